@@ -1,0 +1,2 @@
+//! The spine of Tenterhook.
+pub mod random;

@@ -1,0 +1,2 @@
+//! Layers that differentiate and carry their points.
+pub mod ops;

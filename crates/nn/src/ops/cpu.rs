@@ -1,0 +1,82 @@
+//! What every CPU kernel needs: slices of tensors, dispatch on the number type, and the choice between
+//! the fused kernel and the composed fallback.
+
+use candle_core::{CpuStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
+use std::cell::Cell;
+
+use super::real::Real;
+
+/// Elements handled by one parallel task. Fixed, so that results do not depend on the thread count.
+pub(crate) const CHUNK: usize = 1 << 14;
+
+thread_local!(static COMPOSED_ONLY: Cell<bool> = const { Cell::new(false) });
+
+/// Runs `f` with the fused CPU kernels switched off on this thread: every op takes the path of composed
+/// candle ops that other devices take. For tests that compare the two.
+pub fn composed_only<R>(f: impl FnOnce() -> R) -> R {
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            COMPOSED_ONLY.with(|flag| flag.set(self.0));
+        }
+    }
+    let _restore = Restore(COMPOSED_ONLY.with(|flag| flag.replace(true)));
+    f()
+}
+
+/// Whether a fused kernel can take this tensor: on the CPU, f32 or f64.
+pub(crate) fn fused(x: &Tensor) -> bool {
+    x.device().is_cpu() && matches!(x.dtype(), DType::F32 | DType::F64) && !COMPOSED_ONLY.with(Cell::get)
+}
+
+/// The elements of a contiguous storage.
+pub(crate) fn slice<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [T]> {
+    let (start, end) =
+        layout.contiguous_offsets().ok_or_else(|| Error::msg("a fused op needs a contiguous input"))?;
+    Ok(&storage.as_slice::<T>()?[start..end])
+}
+
+/// Calls `f` with the elements of a CPU tensor in row-major order (copied first where it is a strided view).
+pub(crate) fn with_slice<T: Real, R>(t: &Tensor, f: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
+    let t = t.contiguous()?;
+    let (storage, layout) = t.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(storage) => f(slice::<T>(storage, layout)?),
+        _ => Err(Error::msg("a fused op needs a tensor on the CPU")),
+    }
+}
+
+/// A CPU tensor that owns `values`.
+pub(crate) fn tensor<T: Real>(values: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
+    Tensor::from_vec(values, shape.into(), &candle_core::Device::Cpu)
+}
+
+/// Runs `$body` with `$T` bound to f32 or f64 by the tensor's dtype.
+macro_rules! dispatch {
+    ($dtype:expr, $T:ident => $body:expr) => {
+        match $dtype {
+            candle_core::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            candle_core::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => Err(candle_core::Error::msg(format!("this op runs on f32 and f64, not on {other:?}"))),
+        }
+    };
+}
+pub(crate) use dispatch;
+
+/// A vector whose elements will all be written before they are read: skips the zero-fill pass.
+///
+/// # Safety
+/// Every element must be written before it is read. `T` is a plain number, so that no drop runs.
+#[allow(clippy::uninit_vec)]
+pub(crate) unsafe fn uninit<T: Real>(len: usize) -> Vec<T> {
+    let mut values = Vec::with_capacity(len);
+    // SAFETY: the capacity is there; the caller writes before reading.
+    unsafe { values.set_len(len) };
+    values
+}

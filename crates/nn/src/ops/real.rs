@@ -1,0 +1,147 @@
+//! The two number types the CPU kernels run on: f32 for work, f64 for gradient checks.
+
+use candle_core::WithDType;
+use num_traits::Float;
+
+/// Partial sums are kept in this many lanes: enough for the widest vector registers, and a fixed
+/// number, so that the order of summation never depends on the machine.
+pub(crate) const LANES: usize = 16;
+
+/// f32 or f64.
+pub(crate) trait Real: WithDType + Float + std::iter::Sum + Default + 'static {
+    /// `e^x`; the f32 one is a polynomial that the compiler can vectorise (relative error below 2e-7).
+    fn fast_exp(self) -> Self;
+    /// The error function, vectorisable in f32 (absolute error below 5e-7).
+    fn fast_erf(self) -> Self;
+    /// A constant.
+    fn of(x: f64) -> Self;
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn fast_exp(self) -> Self {
+        // e^x = 2^k * e^f with k = round(x / ln 2), |f| <= ln(2) / 2. ln 2 is split in two so that f is
+        // exact. Below -87.3 the result would be subnormal: it becomes 0, as softmax wants of -inf.
+        // NaN must stay NaN: f carries it, as `max`/`min` would not.
+        const LN2_HIGH: f32 = 0.693_359_4;
+        const LN2_LOW: f32 = -2.121_944_4e-4;
+        let clamped = if self > 88.0 { 88.0 } else { self };
+        let clamped = if clamped < -87.3 { -87.3 } else { clamped };
+        let k = (clamped * std::f32::consts::LOG2_E).round_ties_even();
+        let f = (clamped - k * LN2_HIGH) - k * LN2_LOW;
+        let p = 1.987_569_1e-4;
+        let p = p * f + 1.398_2e-3;
+        let p = p * f + 8.333_452e-3;
+        let p = p * f + 4.166_579_6e-2;
+        let p = p * f + 0.166_666_65;
+        let p = p * f + 0.5;
+        let p = p * f * f + f + 1.0;
+        let scale = f32::from_bits(((k as i32 + 127) as u32) << 23);
+        let value = p * scale;
+        let value = if self < -87.3 { 0.0 } else { value };
+        if self > 88.8 { f32::INFINITY } else { value }
+    }
+
+    #[inline(always)]
+    fn fast_erf(self) -> Self {
+        // A ratio of two polynomials in x^2 on [-4, 4], outside which erf is +-1 in f32.
+        let x = if self > 4.0 { 4.0 } else { self };
+        let x = if x < -4.0 { -4.0 } else { x };
+        let s = x * x;
+        let p = -2.726_142_2e-10;
+        let p = p * s + 2.770_681_4e-8;
+        let p = p * s - 2.101_024e-6;
+        let p = p * s - 5.692_506_5e-5;
+        let p = p * s - 7.349_906_3e-4;
+        let p = p * s - 2.954_599_8e-3;
+        let p = p * s - 1.609_603_3e-2;
+        let q = -1.456_607_2e-5;
+        let q = q * s - 2.133_740_6e-4;
+        let q = q * s - 1.682_827e-3;
+        let q = q * s - 7.373_329e-3;
+        let q = q * s - 1.426_473_9e-2;
+        x * p / q
+    }
+
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        x as f32
+    }
+}
+
+impl Real for f64 {
+    #[inline(always)]
+    fn fast_exp(self) -> Self {
+        self.exp()
+    }
+
+    #[inline(always)]
+    fn fast_erf(self) -> Self {
+        libm::erf(self)
+    }
+
+    #[inline(always)]
+    fn of(x: f64) -> Self {
+        x
+    }
+}
+
+/// Adds up `f` of every index in a fixed order: element `i` goes to lane `i % LANES`, the lanes are added
+/// pairwise. Trailing zeros therefore change nothing, which lets a short row and a padded row agree bit for bit.
+#[inline(always)]
+pub(crate) fn lane_sum<T: Real>(len: usize, f: impl Fn(usize) -> T) -> T {
+    let mut lanes = [T::zero(); LANES];
+    let whole = len / LANES * LANES;
+    let mut i = 0;
+    while i < whole {
+        for (lane, sum) in lanes.iter_mut().enumerate() {
+            *sum += f(i + lane);
+        }
+        i += LANES;
+    }
+    for (lane, i) in (whole..len).enumerate() {
+        lanes[lane] += f(i);
+    }
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            lanes[i] = lanes[i] + lanes[i + width];
+        }
+        width /= 2;
+    }
+    lanes[0]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fast_functions_are_close_to_the_exact_ones() {
+        for i in -100_000..=100_000 {
+            let x = i as f32 * 9e-4;
+            let exact = f64::from(x).exp();
+            if x < 88.0 && x > -87.0 {
+                assert!((f64::from(x.fast_exp()) / exact - 1.0).abs() < 2e-7, "exp {x}");
+            }
+            assert!((f64::from(x.fast_erf()) - libm::erf(f64::from(x))).abs() < 5e-7, "erf {x}");
+        }
+    }
+
+    #[test]
+    fn fast_exp_at_the_edges() {
+        assert_eq!(0f32.fast_exp(), 1.0);
+        assert_eq!(f32::NEG_INFINITY.fast_exp(), 0.0);
+        assert_eq!(f32::INFINITY.fast_exp(), f32::INFINITY);
+        assert!(f32::NAN.fast_exp().is_nan());
+        assert!(f32::NAN.fast_erf().is_nan());
+    }
+
+    #[test]
+    fn trailing_zeros_do_not_change_a_sum() {
+        let mut values: Vec<f32> = (0..37).map(|i| (i as f32 * 0.37).sin()).collect();
+        let short = lane_sum(values.len(), |i| values[i]);
+        values.resize(64, 0.0);
+        assert_eq!(short.to_bits(), lane_sum(values.len(), |i| values[i]).to_bits());
+    }
+}
