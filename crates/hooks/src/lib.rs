@@ -1,2 +1,45 @@
-//! The spine of Tenterhook.
+//! The spine of Tenterhook: hooks on named places of a model.
+//!
+//! A model declares its [`Point`]s in a [`PointTable`] and calls [`Pass::tap`] where their tensors pass. A [`Hook`] says which points it
+//! [`Want`]s; a [`HookManager`] keeps the hooks in order and makes a [`Pass`] for every forward. Nobody there: one load and a
+//! branch. Somebody there: the call is guarded, timed and written into a [`Receipt`], so that no hook can silently do nothing.
+//!
+//! This crate knows tensors and nothing else: no models, no training, no files.
+
+mod board;
+mod clock;
+mod cx;
+mod error;
+mod exclusive;
+mod gradient_tap;
+mod guard;
+mod hook;
+pub mod hook_fn;
+mod hooked;
+mod manager;
+mod options;
+mod pass;
+mod plan;
+mod point;
 pub mod random;
+mod receipt;
+mod selector;
+mod slot;
+mod states;
+mod sync;
+mod tensors;
+
+pub use board::Board;
+pub use clock::{Clock, Gradients, Mode, PassSetup};
+pub use cx::Cx;
+pub use error::{AttachError, BoxError, HookError, HookResult, nearest};
+pub use hook::{Access, At, Hook, Site, Want};
+pub use hooked::{Bound, Hooked};
+pub use manager::{HookInfo, HookManager, ManagerConfig, ScopedHook};
+pub use options::{Every, HookOptions, OnError};
+pub use pass::{GradientObserver, Pass};
+pub use plan::Listens;
+pub use point::{Layer, Point, PointId, PointTable, PointTableBuilder};
+pub use receipt::{Control, HookReceipt, Receipt, Report};
+pub use selector::{Match, Selector, glob_matches};
+pub use states::{AtLimit, CaptureLimits, CapturedState, Retention, Spill};

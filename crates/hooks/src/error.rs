@@ -1,0 +1,155 @@
+//! What can go wrong, in words that name the thing, the place and the way out.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// What a hook may fail with: any error.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a hook's methods return. `?` works on every error type.
+pub type HookResult<T = ()> = Result<T, BoxError>;
+
+/// A hook failed. The run goes on or ends by the hook's policy; either way this is kept and shown.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("hook `{hook_id}` ({hook_type}) failed in {event}{}: {original_error}", at_point(.point))]
+pub struct HookError {
+    /// The hook's id.
+    pub hook_id: String,
+    /// The hook's kind.
+    pub hook_type: String,
+    /// What was being done: `observe`, `edit`, ...
+    pub event: &'static str,
+    /// The point it happened at, under the name that matched.
+    pub point: Option<String>,
+    /// The hook's own error, or the message of its panic.
+    pub original_error: Arc<dyn std::error::Error + Send + Sync>,
+}
+
+fn at_point(point: &Option<String>) -> String {
+    point.as_ref().map(|name| format!(" at `{name}`")).unwrap_or_default()
+}
+
+/// A hook could not be registered, found or built.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum AttachError {
+    /// A selector matched no point of the model.
+    #[error("no {what} matches `{selector}`{}", or_nearest(.nearest))]
+    NoMatch {
+        /// "point" or "layer".
+        what: &'static str,
+        /// The selector as it was written.
+        selector: String,
+        /// The names nearest to it.
+        nearest: Vec<String>,
+    },
+    /// A block index outside the model.
+    #[error("block {index} does not exist: the model has {blocks} blocks, {}", block_range(*.blocks))]
+    NoBlock {
+        /// The index asked for.
+        index: i64,
+        /// How many blocks there are.
+        blocks: usize,
+    },
+    /// A controller asked for a point that can only be observed.
+    #[error("point `{0}` can be observed but not edited")]
+    NotWritable(String),
+    /// Controllers are refused by the manager's configuration.
+    #[error("hook `{0}` edits tensors, and `enable_intervention` is false")]
+    InterventionRefused(String),
+    /// The id is taken.
+    #[error("hook id `{0}` is taken; choose another, or replace the hook explicitly with `replace_hook`")]
+    DuplicateId(String),
+    /// No hook has this id.
+    #[error("no hook has the id `{id}`{}", or_nearest(.nearest))]
+    UnknownId {
+        /// The id asked for.
+        id: String,
+        /// The ids nearest to it.
+        nearest: Vec<String>,
+    },
+    /// No kind has this name.
+    #[error("no hook kind is called `{kind}`{}", or_nearest(.nearest))]
+    UnknownKind {
+        /// The kind asked for.
+        kind: String,
+        /// The kinds nearest to it.
+        nearest: Vec<String>,
+    },
+    /// The options of a hook are wrong; every problem is listed.
+    #[error("hook kind `{kind}`: {}", problems.join("; "))]
+    BadOptions {
+        /// The kind being built.
+        kind: String,
+        /// One line per problem.
+        problems: Vec<String>,
+    },
+    /// A kind is registered twice.
+    #[error("hook kind `{0}` is registered already")]
+    DuplicateKind(String),
+    /// Two points or layers of one model were given the same name.
+    #[error("the name `{0}` is declared twice in one model")]
+    DuplicatePoint(String),
+    /// A monitoring, debug or capture method was called with the id of a hook of another kind.
+    #[error("hook `{id}` is not a `{expected}` hook")]
+    WrongKind {
+        /// The id asked for.
+        id: String,
+        /// The kind the method is for.
+        expected: &'static str,
+    },
+}
+
+fn or_nearest(nearest: &[String]) -> String {
+    if nearest.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = nearest.iter().map(|name| format!("`{name}`")).collect();
+    format!("; nearest: {}", names.join(", "))
+}
+
+fn block_range(blocks: usize) -> String {
+    match blocks {
+        0 => "so no block index is valid".to_string(),
+        n => format!("0 to {} or -{n} to -1", n - 1),
+    }
+}
+
+/// The `count` candidates that read most like `wanted`, best first.
+pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<String> {
+    let mut scored: Vec<(f64, &str)> = candidates
+        .into_iter()
+        .map(|name| (strsim::normalized_damerau_levenshtein(wanted, name), name))
+        .filter(|(score, _)| *score > 0.2)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.dedup_by(|a, b| a.1 == b.1);
+    scored.truncate(count);
+    scored.into_iter().map(|(_, name)| name.to_string()).collect()
+}
+
+/// The message of a panic's payload.
+pub(crate) struct PanicMessage(pub(crate) String);
+
+impl PanicMessage {
+    pub(crate) fn from_payload(payload: &(dyn std::any::Any + Send)) -> Self {
+        let text = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_string())
+            .or_else(|| payload.downcast_ref::<String>().cloned());
+        Self(text.unwrap_or_else(|| "(a payload that is not text)".to_string()))
+    }
+}
+
+impl fmt::Debug for PanicMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for PanicMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "panicked: {}", self.0)
+    }
+}
+
+impl std::error::Error for PanicMessage {}

@@ -1,0 +1,363 @@
+//! The ordered set of hooks on one model.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::board::Board;
+use crate::clock::PassSetup;
+use crate::cx::Facts;
+use crate::error::{AttachError, HookResult, nearest};
+use crate::exclusive::Exclusive;
+use crate::hook::{Access, Hook};
+use crate::options::HookOptions;
+use crate::pass::Pass;
+use crate::plan::Plan;
+use crate::point::PointTable;
+use crate::receipt::{HookReceipt, Report};
+use crate::slot::{Slot, Wiring, thread_tag};
+use crate::states::{CaptureLimits, CapturedState, Spill, StateStore};
+use crate::sync::lock;
+
+/// How a manager is set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ManagerConfig {
+    /// How much the hooks may keep.
+    pub limits: CaptureLimits,
+    /// Whether hooks may replace tensors at all.
+    pub enable_intervention: bool,
+}
+
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        Self { limits: CaptureLimits::default(), enable_intervention: true }
+    }
+}
+
+/// A registered hook, as it stands in lists and records.
+pub type HookInfo = HookReceipt;
+
+/// The ordered set of hooks on one model. Clones share it; it can be used from any thread.
+///
+/// Registering, removing and toggling take effect at the next pass. User hooks run before built-in ones, each in the order of
+/// registration; at one point controllers run before observers.
+///
+/// ```
+/// # use candle_core::{Device, Tensor};
+/// use tenterhook_hooks::{HookManager, PassSetup, Point, PointTable, hook_fn};
+///
+/// let mut points = PointTable::builder();
+/// let stream = points.point(Point::new("blocks.0.hook_resid_post", "batch pos d_model"))?;
+/// let hooks = HookManager::new(points.build());
+///
+/// let id = hooks.register(hook_fn::edit("blocks.*.hook_resid_post", |_, x, _| Ok(Some((x * 2.0)?))))?;
+/// let pass = hooks.pass(PassSetup::default());
+/// let x = pass.tap(stream, Tensor::new(&[1f32, 2.0], &Device::Cpu)?)?;
+/// assert_eq!(x.to_vec1::<f32>()?, [2.0, 4.0]);
+/// assert_eq!(pass.report().receipt(&id).unwrap().elements_changed, 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct HookManager(Arc<Inner>);
+
+pub(crate) struct Inner {
+    table: Arc<PointTable>,
+    config: ManagerConfig,
+    board: Arc<Board>,
+    states: Arc<StateStore>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order in which they run.
+    slots: Vec<Arc<Slot>>,
+    next_serial: u64,
+    /// Per kind, how many ids were made from it: they are never used again.
+    made_ids: BTreeMap<String, u64>,
+    cached: Option<(Vec<bool>, Arc<Plan>)>,
+}
+
+impl HookManager {
+    /// A manager for the model with these points.
+    pub fn new(points: Arc<PointTable>) -> Self {
+        Self::with_config(points, ManagerConfig::default())
+    }
+
+    /// The same with limits.
+    pub fn with_config(points: Arc<PointTable>, config: ManagerConfig) -> Self {
+        let states = Arc::new(StateStore::new(config.limits.clone()));
+        Self(Arc::new(Inner { table: points, config, board: Arc::default(), states, state: Mutex::default() }))
+    }
+
+    /// The model's points.
+    pub fn points(&self) -> &Arc<PointTable> {
+        &self.0.table
+    }
+
+    /// Where hooks leave things for each other.
+    pub fn board(&self) -> &Board {
+        &self.0.board
+    }
+
+    /// Registers a hook under an id made from its kind, which is returned.
+    pub fn register(&self, hook: impl Hook) -> Result<String, AttachError> {
+        self.register_with(hook, HookOptions::default())
+    }
+
+    /// Registers a hook with options, and returns its id.
+    pub fn register_with(&self, hook: impl Hook, options: HookOptions) -> Result<String, AttachError> {
+        self.register_boxed(Box::new(hook), options)
+    }
+
+    /// The same for a hook whose type is not known, such as one made by a registry.
+    pub fn register_boxed(&self, hook: Box<dyn Hook>, options: HookOptions) -> Result<String, AttachError> {
+        let problems = options.problems();
+        if !problems.is_empty() {
+            return Err(AttachError::BadOptions { kind: hook.kind().to_string(), problems });
+        }
+        let wiring = self.wire(&*hook)?;
+        let mut state = lock(&self.0.state);
+        let id = state.claim_id(hook.kind(), &options)?;
+        state.next_serial += 1;
+        let slot = Slot {
+            serial: state.next_serial,
+            id: id.clone(),
+            kind: hook.kind().to_string(),
+            enabled: options.enabled.into(),
+            options,
+            wiring,
+            quarantined: false.into(),
+            failures_in_a_row: 0.into(),
+            said_failed: false.into(),
+            said_slow: false.into(),
+            totals: Mutex::default(),
+            hook: Exclusive::new(hook),
+        };
+        let at = state.slots.partition_point(|other| other.options.builtin <= slot.options.builtin);
+        state.slots.insert(at, Arc::new(slot));
+        state.cached = None;
+        Ok(id)
+    }
+
+    /// Registers a hook for as long as the returned guard lives, whatever happens in between.
+    pub fn scoped(&self, hook: impl Hook) -> Result<ScopedHook, AttachError> {
+        self.scoped_with(hook, HookOptions::default())
+    }
+
+    /// The same with options.
+    pub fn scoped_with(&self, hook: impl Hook, options: HookOptions) -> Result<ScopedHook, AttachError> {
+        Ok(ScopedHook { id: self.register_with(hook, options)?, manager: self.clone() })
+    }
+
+    /// Puts another hook in the place of the one with this id, with its options.
+    pub fn replace_hook(&self, id: &str, hook: impl Hook) -> Result<(), AttachError> {
+        let options = self.0.slot(id)?.options.clone();
+        self.wire(&hook)?; // before the old one goes
+        self.remove_hook(id)?;
+        self.register_with(hook, HookOptions { id: Some(id.to_string()), ..options }).map(drop)
+    }
+
+    /// Removes a hook. What it captured stays readable until it is cleared.
+    pub fn remove_hook(&self, id: &str) -> Result<(), AttachError> {
+        let removed = {
+            let mut state = lock(&self.0.state);
+            let at = state.slots.iter().position(|slot| slot.id == id).ok_or_else(|| state.unknown(id))?;
+            // A plan that is kept for the next pass holds the hooks of this one.
+            let cached = state.cached.take();
+            (state.slots.remove(at), cached)
+        };
+        drop(removed); // outside the lock: a hook's drop may call the manager
+        Ok(())
+    }
+
+    /// Removes every hook.
+    pub fn remove_all(&self) {
+        let removed = {
+            let mut state = lock(&self.0.state);
+            (std::mem::take(&mut state.slots), state.cached.take())
+        };
+        drop(removed); // outside the lock: a hook's drop may call the manager
+    }
+
+    /// Switches a hook on, also one that was disabled because it kept failing.
+    pub fn enable_hook(&self, id: &str) -> Result<(), AttachError> {
+        self.0.slot(id).map(|slot| slot.set_enabled(true))
+    }
+
+    /// Switches a hook off; it keeps its place and its state.
+    pub fn disable_hook(&self, id: &str) -> Result<(), AttachError> {
+        self.0.slot(id).map(|slot| slot.set_enabled(false))
+    }
+
+    /// Whether a hook is on.
+    pub fn is_enabled(&self, id: &str) -> Result<bool, AttachError> {
+        self.0.slot(id).map(|slot| slot.describe().enabled)
+    }
+
+    /// All hooks in the order in which they run, with what they did in all passes so far.
+    pub fn list_hooks(&self) -> Vec<HookInfo> {
+        self.0.list()
+    }
+
+    /// What all hooks did in all passes so far. Failures and metrics stand in the reports of the passes.
+    pub fn report(&self) -> Report {
+        Report { hooks: self.list_hooks(), ..Report::default() }
+    }
+
+    /// Calls `f` with the hook of this id, as its own type. An error when it is of another type, or when it is running on this thread.
+    pub fn with_hook<H: Hook, R>(&self, id: &str, f: impl FnOnce(&mut H) -> R) -> Result<R, AttachError> {
+        let slot = self.0.slot(id)?;
+        let wrong = || AttachError::WrongKind { id: id.to_string(), expected: std::any::type_name::<H>() };
+        let found = slot.hook.with(thread_tag(), |hook| {
+            let hook: &mut dyn std::any::Any = &mut **hook;
+            hook.downcast_mut::<H>().map(f)
+        });
+        found.ok().flatten().ok_or_else(wrong)
+    }
+
+    /// A pass with the hooks that are on and due at this time.
+    pub fn pass(&self, setup: PassSetup) -> Pass {
+        let plan = lock(&self.0.state).plan(&self.0.table, &setup);
+        if let Err(error) = self.0.states.begin_forward() {
+            tracing::warn!("captured states could not be moved to disk: {error}");
+        }
+        let facts = Facts {
+            table: self.0.table.clone(),
+            setup,
+            ledger: Mutex::default(),
+            board: self.0.board.clone(),
+            states: Some(self.0.states.clone()),
+            manager: Arc::downgrade(&self.0),
+        };
+        Pass::new(plan, facts)
+    }
+
+    /// What the hook with this id captured, oldest first; also after the hook was removed.
+    pub fn get_captured_states(&self, id: &str) -> HookResult<Vec<CapturedState>> {
+        self.0.states.get(id)
+    }
+
+    /// Forgets what one hook captured, or what all did.
+    pub fn clear_captured_states(&self, id: Option<&str>) -> HookResult {
+        self.0.states.clear(id)
+    }
+
+    /// Bytes of all captured states in memory.
+    pub fn captured_bytes(&self) -> usize {
+        self.0.states.bytes()
+    }
+
+    /// Where captured states go that do not fit, with [`AtLimit::Spill`](crate::AtLimit::Spill).
+    pub fn set_spill(&self, spill: impl Spill + 'static) {
+        self.0.states.set_spill(Box::new(spill));
+    }
+
+    /// What a hook must keep across a restart.
+    pub fn save_state(&self, id: &str) -> HookResult<Option<serde_json::Value>> {
+        let slot = self.0.slot(id)?;
+        slot.hook.with(thread_tag(), |hook| hook.save_state()).map_err(|_| "the hook is running on this thread")?
+    }
+
+    /// Gives a hook back what it saved.
+    pub fn load_state(&self, id: &str, state: serde_json::Value) -> HookResult {
+        let slot = self.0.slot(id)?;
+        slot.hook.with(thread_tag(), |hook| hook.load_state(state)).map_err(|_| "the hook is running on this thread")?
+    }
+
+    /// Finds every point the hook wants; a want that matches nothing is an error.
+    fn wire(&self, hook: &dyn Hook) -> Result<Vec<Wiring>, AttachError> {
+        let mut wiring: Vec<Wiring> = Vec::new();
+        let mut seen = BTreeSet::new();
+        for want in hook.wants() {
+            if want.access == Access::Edit && !self.0.config.enable_intervention {
+                return Err(AttachError::InterventionRefused(hook.kind().to_string()));
+            }
+            for found in want.select.resolve(&self.0.table, want.site)? {
+                if want.access == Access::Edit && !self.0.table.point(found.point).writable {
+                    return Err(AttachError::NotWritable(found.name.to_string()));
+                }
+                if seen.insert((found.point, want.site, want.access)) {
+                    wiring.push(Wiring { found, site: want.site, access: want.access });
+                }
+            }
+        }
+        Ok(wiring)
+    }
+}
+
+impl Inner {
+    fn slot(&self, id: &str) -> Result<Arc<Slot>, AttachError> {
+        let state = lock(&self.state);
+        state.slots.iter().find(|slot| slot.id == id).cloned().ok_or_else(|| state.unknown(id))
+    }
+
+    pub(crate) fn list(&self) -> Vec<HookInfo> {
+        let slots = lock(&self.state).slots.clone();
+        slots.iter().map(|slot| HookInfo { receipt: lock(&slot.totals).clone(), ..slot.describe() }).collect()
+    }
+}
+
+impl State {
+    fn unknown(&self, id: &str) -> AttachError {
+        let ids = self.slots.iter().map(|slot| slot.id.as_str());
+        AttachError::UnknownId { id: id.to_string(), nearest: nearest(id, ids, 3) }
+    }
+
+    fn is_taken(&self, id: &str) -> bool {
+        self.slots.iter().any(|slot| slot.id == id)
+    }
+
+    /// The id given, or the kind, then kind-2, kind-3: readable, and never used twice.
+    fn claim_id(&mut self, kind: &str, options: &HookOptions) -> Result<String, AttachError> {
+        if let Some(id) = &options.id {
+            return if self.is_taken(id) { Err(AttachError::DuplicateId(id.clone())) } else { Ok(id.clone()) };
+        }
+        loop {
+            let made = self.made_ids.entry(kind.to_string()).or_default();
+            *made += 1;
+            let id = if *made == 1 { kind.to_string() } else { format!("{kind}-{made}") };
+            if !self.is_taken(&id) {
+                return Ok(id);
+            }
+        }
+    }
+
+    /// The plan of the hooks that are active now: the last one, unless somebody came, went, or is not due.
+    fn plan(&mut self, table: &Arc<PointTable>, setup: &PassSetup) -> Arc<Plan> {
+        let is_active = |slot: &Arc<Slot>| slot.is_active(&setup.clock, setup.seed);
+        if let Some((active, plan)) = &self.cached
+            && self.slots.iter().map(is_active).eq(active.iter().copied())
+        {
+            return plan.clone();
+        }
+        let active: Vec<bool> = self.slots.iter().map(is_active).collect();
+        let plan = Arc::new(Plan::new(table.clone(), self.slots.clone(), &active));
+        self.cached = Some((active, plan.clone()));
+        plan
+    }
+}
+
+/// Removes its hook when dropped.
+#[must_use = "the hook is removed when this is dropped"]
+pub struct ScopedHook {
+    manager: HookManager,
+    id: String,
+}
+
+impl ScopedHook {
+    /// The hook's id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Drop for ScopedHook {
+    fn drop(&mut self) {
+        // Somebody may have removed it by hand: that is fine.
+        let _ = self.manager.remove_hook(&self.id);
+    }
+}

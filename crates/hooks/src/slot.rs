@@ -1,0 +1,85 @@
+//! A registered hook.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use crate::clock::Clock;
+use crate::cx::hook_stream;
+use crate::exclusive::Exclusive;
+use crate::hook::{Access, Hook, Site};
+use crate::options::HookOptions;
+use crate::receipt::{HookReceipt, Receipt};
+use crate::selector::Match;
+
+/// Where a hook listens: resolved once, so that making a plan compares no strings.
+pub(crate) struct Wiring {
+    pub(crate) found: Match,
+    pub(crate) site: Site,
+    pub(crate) access: Access,
+}
+
+pub(crate) struct Slot {
+    pub(crate) serial: u64,
+    pub(crate) id: String,
+    pub(crate) kind: String,
+    pub(crate) options: HookOptions,
+    pub(crate) wiring: Vec<Wiring>,
+    pub(crate) enabled: AtomicBool,
+    pub(crate) quarantined: AtomicBool,
+    pub(crate) failures_in_a_row: AtomicU32,
+    pub(crate) said_failed: AtomicBool,
+    pub(crate) said_slow: AtomicBool,
+    pub(crate) totals: Mutex<Receipt>,
+    pub(crate) hook: Exclusive<Box<dyn Hook>>,
+}
+
+impl Slot {
+    /// Whether the hook takes part in a pass at this time.
+    pub(crate) fn is_active(&self, clock: &Clock, seed: u64) -> bool {
+        self.enabled.load(Relaxed)
+            && clock.epoch >= self.options.start_after_epoch
+            && self.options.every.is_due(clock)
+            && self.is_sampled(clock, seed)
+    }
+
+    fn is_sampled(&self, clock: &Clock, seed: u64) -> bool {
+        self.options.sample_rate >= 1.0
+            || hook_stream(seed, &self.id).named("sample").uniform(clock.step) < self.options.sample_rate
+    }
+
+    pub(crate) fn set_enabled(&self, on: bool) {
+        self.failures_in_a_row.store(0, Relaxed);
+        self.quarantined.store(false, Relaxed);
+        self.enabled.store(on, Relaxed);
+    }
+
+    pub(crate) fn quarantine(&self) {
+        self.quarantined.store(true, Relaxed);
+        self.enabled.store(false, Relaxed);
+    }
+
+    /// The hook with an empty receipt.
+    pub(crate) fn describe(&self) -> HookReceipt {
+        HookReceipt {
+            id: self.id.clone(),
+            kind: self.kind.clone(),
+            enabled: self.enabled.load(Relaxed),
+            quarantined: self.quarantined.load(Relaxed),
+            matched: self.matched_names(),
+            receipt: Receipt::default(),
+        }
+    }
+
+    fn matched_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.wiring.iter().map(|wire| wire.found.name.to_string()).collect();
+        names.dedup();
+        names
+    }
+}
+
+/// A number for the calling thread, never 0.
+pub(crate) fn thread_tag() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local!(static TAG: u64 = NEXT.fetch_add(1, Relaxed));
+    TAG.with(|tag| *tag)
+}

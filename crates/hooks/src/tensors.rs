@@ -1,0 +1,123 @@
+//! Reading tensors: what changed, what is not finite, and how to keep one without pinning more memory than it needs.
+
+use candle_core::{CpuStorage, DType, Result, Storage, Tensor};
+use rayon::prelude::*;
+
+/// Elements looked at by one parallel task.
+const CHUNK: usize = 1 << 16;
+
+/// How an edited tensor differs from the original.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// Elements that are not bitwise the same.
+    pub(crate) changed: u64,
+    /// Elements that were finite and are not any more.
+    pub(crate) broken: u64,
+}
+
+impl Difference {
+    fn plus(self, other: Self) -> Self {
+        Self { changed: self.changed + other.changed, broken: self.broken + other.broken }
+    }
+}
+
+/// Compares two tensors of the same shape, dtype and device.
+pub(crate) fn difference(before: &Tensor, after: &Tensor) -> Result<Difference> {
+    if before.id() == after.id() {
+        return Ok(Difference::default());
+    }
+    match before.dtype() {
+        DType::F64 => {
+            let (a, b) = (values::<f64>(before)?, values::<f64>(after)?);
+            Ok(compare(&a, &b, |a, b| (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())))
+        }
+        dtype if dtype.is_float() => {
+            let (a, b) = (before.to_dtype(DType::F32)?, after.to_dtype(DType::F32)?);
+            let (a, b) = (values::<f32>(&a)?, values::<f32>(&b)?);
+            Ok(compare(&a, &b, |a, b| (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())))
+        }
+        _ => {
+            let (a, b) = (before.to_dtype(DType::I64)?, after.to_dtype(DType::I64)?);
+            Ok(compare(&values::<i64>(&a)?, &values::<i64>(&b)?, |a, b| (a != b, false)))
+        }
+    }
+}
+
+fn compare<T: Copy + Sync>(a: &[T], b: &[T], differs: impl Fn(T, T) -> (bool, bool) + Sync) -> Difference {
+    let chunk = |(a, b): (&[T], &[T])| {
+        a.iter().zip(b).fold(Difference::default(), |sum, (a, b)| {
+            let (changed, broken) = differs(*a, *b);
+            sum.plus(Difference { changed: changed.into(), broken: broken.into() })
+        })
+    };
+    if a.len() <= CHUNK {
+        return chunk((a, b));
+    }
+    a.par_chunks(CHUNK).zip(b.par_chunks(CHUNK)).map(chunk).reduce(Difference::default, Difference::plus)
+}
+
+/// The elements of a tensor, in row-major order.
+pub(crate) fn values<T: candle_core::WithDType>(x: &Tensor) -> Result<Vec<T>> {
+    x.flatten_all()?.to_vec1()
+}
+
+/// The elements as f64, whatever the dtype.
+pub(crate) fn as_f64(x: &Tensor) -> Result<Vec<f64>> {
+    values(&x.to_dtype(DType::F64)?)
+}
+
+/// The tensor in a form that can be kept: detached, and in memory of its own size.
+///
+/// `owned` says that the storage belongs to this activation alone and will not be written to; then a whole tensor is kept without
+/// a copy. Views are always copied, because a view pins the storage that it looks into.
+pub(crate) fn keepable(x: &Tensor, owned: bool) -> Result<Tensor> {
+    let x = x.detach();
+    if owned && x.is_contiguous() && storage_len(&x) == Some(x.elem_count()) {
+        return Ok(x);
+    }
+    x.force_contiguous()
+}
+
+fn storage_len(x: &Tensor) -> Option<usize> {
+    let (storage, _) = x.storage_and_layout();
+    match &*storage {
+        Storage::Cpu(CpuStorage::F32(values)) => Some(values.len()),
+        Storage::Cpu(CpuStorage::F64(values)) => Some(values.len()),
+        Storage::Cpu(CpuStorage::F16(values)) => Some(values.len()),
+        Storage::Cpu(CpuStorage::BF16(values)) => Some(values.len()),
+        _ => None,
+    }
+}
+
+/// The bytes of a tensor's elements.
+pub(crate) fn byte_size(x: &Tensor) -> usize {
+    x.elem_count() * x.dtype().size_in_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use candle_core::Device;
+
+    #[test]
+    fn a_view_is_kept_in_memory_of_its_own_size() -> Result<()> {
+        let x = Tensor::zeros((4, 8, 16), DType::F32, &Device::Cpu)?;
+        let one_position = x.narrow(1, 3, 1)?;
+        assert_eq!(storage_len(&keepable(&one_position, true)?), Some(4 * 16));
+        assert_eq!(storage_len(&keepable(&x.narrow(0, 0, 2)?, true)?), Some(2 * 8 * 16));
+        assert_eq!(storage_len(&keepable(&x, true)?), Some(x.elem_count()));
+        Ok(())
+    }
+
+    #[test]
+    fn differences_are_counted() -> Result<()> {
+        let x = Tensor::zeros(100_000, DType::F32, &Device::Cpu)?;
+        let mut values = values::<f32>(&x)?;
+        values[7] = 1.0;
+        values[99_999] = f32::NAN;
+        let y = Tensor::from_vec(values, 100_000, &Device::Cpu)?;
+        assert_eq!(difference(&x, &y)?, Difference { changed: 2, broken: 1 });
+        assert_eq!(difference(&y, &y.copy()?)?, Difference::default());
+        Ok(())
+    }
+}
