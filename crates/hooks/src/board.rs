@@ -28,12 +28,12 @@ pub struct Board {
 impl Board {
     /// Leaves a value until the end of the step.
     pub fn put_for_step<T: Any + Send + Sync>(&self, value: T) {
-        lock(&self.step).insert(TypeId::of::<T>(), Arc::new(value));
+        put(&self.step, value);
     }
 
     /// Leaves a value until the end of the run.
     pub fn put_for_run<T: Any + Send + Sync>(&self, value: T) {
-        lock(&self.run).insert(TypeId::of::<T>(), Arc::new(value));
+        put(&self.run, value);
     }
 
     /// The value of this type: this step's, else the run's.
@@ -44,6 +44,12 @@ impl Board {
 
     /// Clears what was left for the step.
     pub fn end_step(&self) {
-        lock(&self.step).clear();
+        let gone = std::mem::take(&mut *lock(&self.step));
+        drop(gone); // outside the lock: a value's drop may come back to the board
     }
+}
+
+fn put<T: Any + Send + Sync>(shelf: &Shelf, value: T) {
+    let previous = lock(shelf).insert(TypeId::of::<T>(), Arc::new(value));
+    drop(previous); // outside the lock, as above
 }

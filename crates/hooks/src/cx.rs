@@ -13,7 +13,8 @@ use crate::manager::{HookInfo, Inner};
 use crate::point::PointTable;
 use crate::random::Stream;
 use crate::receipt::{Control, Receipt};
-use crate::states::{CapturedState, Retention, StateStore};
+use crate::state_store::StateStore;
+use crate::states::{CapturedState, Retention};
 use crate::sync::lock;
 use crate::tensors::keepable;
 
@@ -87,9 +88,11 @@ impl Cx<'_> {
         &self.facts.board
     }
 
-    /// Random values of this hook's own, for this step: no other hook and no layer draws from them.
+    /// Random values of this hook's own, for this step and micro-batch: no other hook and no layer draws from them. A hook
+    /// that draws at several points takes `.named(at.name())` of it, or draws the same at all of them.
     pub fn random(&self) -> Stream {
-        hook_stream(self.facts.setup.seed, self.hook_id).at(self.facts.setup.clock.step)
+        let Clock { step, micro_batch, .. } = self.facts.setup.clock;
+        hook_stream(self.facts.setup.seed, self.hook_id).at(step).at(micro_batch)
     }
 
     /// Publishes a metric.
@@ -125,10 +128,9 @@ impl Cx<'_> {
             site: at.site(),
             layer_idx: layer_idx.or(at.point().block),
             step: self.facts.setup.clock.step,
-            tensor: keepable(x, at.owned)?,
+            tensor: keepable(x, at.owned == Some(x.id()))?,
         };
-        self.extra.add(&states.keep(self.hook_id, state, retention)?);
-        Ok(())
+        states.keep(self.hook_id, state, retention, &mut self.extra)
     }
 }
 

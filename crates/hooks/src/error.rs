@@ -53,6 +53,9 @@ pub enum AttachError {
     /// A controller asked for a point that can only be observed.
     #[error("point `{0}` can be observed but not edited")]
     NotWritable(String),
+    /// A gradient was asked for where there is none.
+    #[error("there is no gradient at `{0}`")]
+    NoGradient(String),
     /// Controllers are refused by the manager's configuration.
     #[error("hook `{0}` edits tensors, and `enable_intervention` is false")]
     InterventionRefused(String),
@@ -89,6 +92,9 @@ pub enum AttachError {
     /// Two points or layers of one model were given the same name.
     #[error("the name `{0}` is declared twice in one model")]
     DuplicatePoint(String),
+    /// A hook was asked for from inside itself.
+    #[error("hook `{0}` is running on this thread, so it cannot be reached from here")]
+    Busy(String),
     /// A monitoring, debug or capture method was called with the id of a hook of another kind.
     #[error("hook `{id}` is not a `{expected}` hook")]
     WrongKind {
@@ -114,17 +120,53 @@ fn block_range(blocks: usize) -> String {
     }
 }
 
+/// Names that are less alike than this are no help.
+const ALIKE: f64 = 0.2;
+
 /// The `count` candidates that read most like `wanted`, best first.
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>, count: usize) -> Vec<String> {
-    let mut scored: Vec<(f64, &str)> = candidates
-        .into_iter()
-        .map(|name| (strsim::normalized_damerau_levenshtein(wanted, name), name))
-        .filter(|(score, _)| *score > 0.2)
-        .collect();
-    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    scored.dedup_by(|a, b| a.1 == b.1);
-    scored.truncate(count);
-    scored.into_iter().map(|(_, name)| name.to_string()).collect()
+    let letters = Letters::of(wanted);
+    let mut best: Vec<(f64, &str)> = Vec::new();
+    for name in candidates {
+        // Comparing costs the product of both lengths, and models have many points: only names that could still get
+        // into the list are compared.
+        let hope = letters.likeness_at_most(name);
+        let full = best.len() >= count;
+        if hope <= ALIKE || full && best.last().is_some_and(|(worst, _)| hope < *worst) {
+            continue;
+        }
+        let score = strsim::normalized_damerau_levenshtein(wanted, name);
+        if score <= ALIKE || best.iter().any(|(_, other)| *other == name) {
+            continue;
+        }
+        let at = best.partition_point(|(other, text)| other.total_cmp(&score).reverse().then(text.cmp(&name)).is_lt());
+        best.insert(at, (score, name));
+        best.truncate(count);
+    }
+    best.into_iter().map(|(_, name)| name.to_string()).collect()
+}
+
+/// How often each byte stands in a text: enough to bound how alike two texts can be.
+struct Letters {
+    counts: [u32; 256],
+    chars: usize,
+}
+
+impl Letters {
+    fn of(text: &str) -> Self {
+        let mut counts = [0; 256];
+        text.bytes().for_each(|byte| counts[usize::from(byte)] += 1);
+        Self { counts, chars: text.chars().count() }
+    }
+
+    /// Every character that is in one text only costs an edit.
+    fn likeness_at_most(&self, other: &str) -> f64 {
+        let other = Letters::of(other);
+        let longest = self.chars.max(other.chars);
+        let shared: u32 = self.counts.iter().zip(&other.counts).map(|(a, b)| a.min(b)).sum();
+        let at_most = (shared as usize).min(self.chars).min(other.chars);
+        if longest == 0 { 1.0 } else { at_most as f64 / longest as f64 }
+    }
 }
 
 /// The message of a panic's payload.

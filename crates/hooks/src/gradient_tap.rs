@@ -15,26 +15,39 @@ use crate::slot::Slot;
 pub(crate) struct GradientHooks {
     facts: Arc<Facts>,
     point: PointId,
-    edit: Vec<(Weak<Slot>, Arc<str>)>,
-    observe: Vec<(Weak<Slot>, Arc<str>)>,
+    edit: Vec<GradientListener>,
+    observe: Vec<GradientListener>,
+}
+
+struct GradientListener {
+    slot: Weak<Slot>,
+    name: Arc<str>,
+    site: Site,
+}
+
+impl GradientListener {
+    fn new(listener: &Listener) -> Self {
+        Self { slot: Arc::downgrade(&listener.slot), name: listener.name.clone(), site: listener.site }
+    }
 }
 
 impl GradientHooks {
     pub(crate) fn new(facts: Arc<Facts>, point: PointId, listeners: &Listeners) -> Self {
-        let weak = |list: &[Listener]| list.iter().map(|l| (Arc::downgrade(&l.slot), l.name.clone())).collect();
+        let weak = |list: &[Listener]| list.iter().map(GradientListener::new).collect();
         Self { facts, point, edit: weak(&listeners.edit_gradient), observe: weak(&listeners.observe_gradient) }
     }
 
-    fn at<'a>(&'a self, name: &'a str) -> At<'a> {
+    fn at<'a>(&'a self, listener: &'a GradientListener) -> At<'a> {
+        let GradientListener { name, site, .. } = listener;
         // Never `owned`: candle goes on adding to gradients.
-        At { table: &self.facts.table, id: self.point, name, site: Site::Gradient, input: None, owned: false }
+        At { table: &self.facts.table, id: self.point, name, site: *site, input: None, owned: None }
     }
 
     pub(crate) fn edit(&self, gradient: &Tensor) -> Result<Tensor> {
         let mut gradient = gradient.clone();
-        for (slot, name) in &self.edit {
-            if let Some(slot) = slot.upgrade()
-                && let Some(edited) = guard::edit(&slot, &self.facts, &self.at(name), &gradient)?
+        for listener in &self.edit {
+            if let Some(slot) = listener.slot.upgrade()
+                && let Some(edited) = guard::edit(&slot, &self.facts, &self.at(listener), &gradient)?
             {
                 gradient = edited.detach();
             }
@@ -43,9 +56,9 @@ impl GradientHooks {
     }
 
     pub(crate) fn observe(&self, gradient: &Tensor) -> Result<()> {
-        for (slot, name) in &self.observe {
-            if let Some(slot) = slot.upgrade() {
-                guard::observe(&slot, &self.facts, &self.at(name), gradient)?;
+        for listener in &self.observe {
+            if let Some(slot) = listener.slot.upgrade() {
+                guard::observe(&slot, &self.facts, &self.at(listener), gradient)?;
             }
         }
         Ok(())

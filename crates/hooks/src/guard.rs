@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use candle_core::{Error, Result, Tensor};
 
@@ -60,14 +60,18 @@ fn call<R>(
     if slot.quarantined.load(Relaxed) {
         return Ok(None); // since this pass began
     }
-    let begin = Instant::now();
+    let mut elapsed = Duration::ZERO; // of the call, not of waiting for another thread to leave the hook
     let mut cx = Cx { facts, hook_id: &slot.id, extra: Receipt::default() };
     let outcome = slot
         .hook
-        .with(thread_tag(), |hook| catch_unwind(AssertUnwindSafe(|| run(&mut **hook, &mut cx))))
+        .with(thread_tag(), |hook| {
+            let begin = Instant::now();
+            let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut **hook, &mut cx)));
+            elapsed = begin.elapsed();
+            outcome
+        })
         .unwrap_or_else(|_| Ok(Err("called again while it is running on this thread".into())))
         .unwrap_or_else(|payload| Err(Box::new(PanicMessage::from_payload(&*payload))));
-    let elapsed = begin.elapsed();
     let mut receipt = std::mem::take(&mut cx.extra);
     let outcome = outcome.and_then(|value| {
         receipt.add(&check(&value)?);
@@ -86,15 +90,19 @@ fn call<R>(
     lock(&slot.totals).add(&receipt);
     lock(&facts.ledger).receipts.entry(slot.serial).or_default().add(&receipt);
 
-    match outcome {
+    let value = match outcome {
         Ok(value) => {
             slot.failures_in_a_row.store(0, Relaxed);
-            match asked_to_abort(facts) {
-                Some(message) => Err(Error::msg(message)),
-                None => Ok(Some(value)),
-            }
+            Some(value)
         }
-        Err(error) => failed(slot, facts, at, event, error).map(|()| None),
+        Err(error) => {
+            failed(slot, facts, at, event, error)?;
+            None
+        }
+    };
+    match asked_to_abort(facts) {
+        Some(message) => Err(Error::msg(message)),
+        None => Ok(value),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use candle_core::Tensor;
+use candle_core::{Tensor, TensorId};
 
 use crate::cx::Cx;
 use crate::error::HookResult;
@@ -76,6 +76,8 @@ pub enum Site {
     PreForward,
     /// The gradient of the loss at a point; for a layer, at its output.
     Gradient,
+    /// The gradient of the loss at a layer's input.
+    PreGradient,
 }
 
 impl Site {
@@ -85,7 +87,18 @@ impl Site {
             Site::Forward => "forward",
             Site::PreForward => "pre_forward",
             Site::Gradient => "gradient",
+            Site::PreGradient => "pre_gradient",
         }
+    }
+
+    /// Whether it is a layer's input, or the gradient there.
+    pub fn is_input(self) -> bool {
+        matches!(self, Site::PreForward | Site::PreGradient)
+    }
+
+    /// Whether it is a gradient.
+    pub fn is_gradient(self) -> bool {
+        matches!(self, Site::Gradient | Site::PreGradient)
     }
 }
 
@@ -132,7 +145,8 @@ impl Want {
 
     /// The same for the input of a layer.
     pub fn before(self) -> Self {
-        Self { site: Site::PreForward, ..self }
+        let site = if self.site.is_gradient() { Site::PreGradient } else { Site::PreForward };
+        Self { site, ..self }
     }
 }
 
@@ -143,8 +157,9 @@ pub struct At<'a> {
     pub(crate) name: &'a str,
     pub(crate) site: Site,
     pub(crate) input: Option<&'a Tensor>,
-    /// The tensor owns its storage and nobody will write to it: it may be kept without a copy.
-    pub(crate) owned: bool,
+    /// This tensor owns its storage and nobody will write to it: it may be kept without a copy. Any other one may not, such as
+    /// the layer's input or something that a hook made of a parameter.
+    pub(crate) owned: Option<TensorId>,
 }
 
 impl<'a> At<'a> {
@@ -153,7 +168,7 @@ impl<'a> At<'a> {
         id: PointId,
         listener: &'a Listener,
         input: Option<&'a Tensor>,
-        owned: bool,
+        owned: Option<TensorId>,
     ) -> Self {
         Self { table, id, name: &listener.name, site: listener.site, input, owned }
     }

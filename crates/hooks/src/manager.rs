@@ -8,17 +8,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::board::Board;
 use crate::clock::PassSetup;
-use crate::cx::Facts;
+use crate::cx::{Facts, Ledger};
 use crate::error::{AttachError, HookResult, nearest};
-use crate::exclusive::Exclusive;
-use crate::hook::{Access, Hook};
+use crate::hook::{Access, Hook, Site};
 use crate::options::HookOptions;
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::point::PointTable;
 use crate::receipt::{HookReceipt, Report};
 use crate::slot::{Slot, Wiring, thread_tag};
-use crate::states::{CaptureLimits, CapturedState, Spill, StateStore};
+use crate::state_store::StateStore;
+use crate::states::{CaptureLimits, CapturedState, Spill};
 use crate::sync::lock;
 
 /// How a manager is set up.
@@ -78,7 +78,7 @@ struct State {
     next_serial: u64,
     /// Per kind, how many ids were made from it: they are never used again.
     made_ids: BTreeMap<String, u64>,
-    cached: Option<(Vec<bool>, Arc<Plan>)>,
+    cached: Option<Arc<Plan>>,
 }
 
 impl HookManager {
@@ -115,32 +115,25 @@ impl HookManager {
 
     /// The same for a hook whose type is not known, such as one made by a registry.
     pub fn register_boxed(&self, hook: Box<dyn Hook>, options: HookOptions) -> Result<String, AttachError> {
+        self.insert(hook, options).map(|slot| slot.id.clone())
+    }
+
+    fn insert(&self, hook: Box<dyn Hook>, options: HookOptions) -> Result<Arc<Slot>, AttachError> {
+        // Everything that calls the hook comes before the lock.
+        let kind = hook.kind().to_string();
         let problems = options.problems();
         if !problems.is_empty() {
-            return Err(AttachError::BadOptions { kind: hook.kind().to_string(), problems });
+            return Err(AttachError::BadOptions { kind, problems });
         }
         let wiring = self.wire(&*hook)?;
         let mut state = lock(&self.0.state);
-        let id = state.claim_id(hook.kind(), &options)?;
+        let id = state.claim_id(&kind, &options)?;
         state.next_serial += 1;
-        let slot = Slot {
-            serial: state.next_serial,
-            id: id.clone(),
-            kind: hook.kind().to_string(),
-            enabled: options.enabled.into(),
-            options,
-            wiring,
-            quarantined: false.into(),
-            failures_in_a_row: 0.into(),
-            said_failed: false.into(),
-            said_slow: false.into(),
-            totals: Mutex::default(),
-            hook: Exclusive::new(hook),
-        };
+        let slot = Arc::new(Slot::new(state.next_serial, id, kind, options, wiring, hook));
         let at = state.slots.partition_point(|other| other.options.builtin <= slot.options.builtin);
-        state.slots.insert(at, Arc::new(slot));
+        state.slots.insert(at, slot.clone());
         state.cached = None;
-        Ok(id)
+        Ok(slot)
     }
 
     /// Registers a hook for as long as the returned guard lives, whatever happens in between.
@@ -150,22 +143,37 @@ impl HookManager {
 
     /// The same with options.
     pub fn scoped_with(&self, hook: impl Hook, options: HookOptions) -> Result<ScopedHook, AttachError> {
-        Ok(ScopedHook { id: self.register_with(hook, options)?, manager: self.clone() })
+        let slot = self.insert(Box::new(hook), options)?;
+        Ok(ScopedHook { id: slot.id.clone(), serial: slot.serial, manager: self.clone() })
     }
 
-    /// Puts another hook in the place of the one with this id, with its options.
+    /// Puts another hook in the place of the one with this id: the same options, the same turn, on or off as it was. The old
+    /// one's receipt goes with it; what it captured stays.
     pub fn replace_hook(&self, id: &str, hook: impl Hook) -> Result<(), AttachError> {
-        let options = self.0.slot(id)?.options.clone();
-        self.wire(&hook)?; // before the old one goes
-        self.remove_hook(id)?;
-        self.register_with(hook, HookOptions { id: Some(id.to_string()), ..options }).map(drop)
+        let kind = hook.kind().to_string();
+        let wiring = self.wire(&hook)?; // before the old one goes
+        let removed = {
+            let mut state = lock(&self.0.state);
+            let at = state.slots.iter().position(|slot| slot.id == id).ok_or_else(|| state.unknown(id))?;
+            let old = &state.slots[at];
+            let new = Slot::new(old.serial, id.to_string(), kind, old.options.clone(), wiring, Box::new(hook));
+            new.set_enabled(old.is_enabled() || old.is_quarantined());
+            let old = std::mem::replace(&mut state.slots[at], Arc::new(new));
+            (old, state.cached.take())
+        };
+        drop(removed); // outside the lock: a hook's drop may call the manager
+        Ok(())
     }
 
     /// Removes a hook. What it captured stays readable until it is cleared.
     pub fn remove_hook(&self, id: &str) -> Result<(), AttachError> {
+        self.remove_where(id, |slot| slot.id == id)
+    }
+
+    fn remove_where(&self, id: &str, is_it: impl Fn(&Slot) -> bool) -> Result<(), AttachError> {
         let removed = {
             let mut state = lock(&self.0.state);
-            let at = state.slots.iter().position(|slot| slot.id == id).ok_or_else(|| state.unknown(id))?;
+            let at = state.slots.iter().position(|slot| is_it(slot)).ok_or_else(|| state.unknown(id))?;
             // A plan that is kept for the next pass holds the hooks of this one.
             let cached = state.cached.take();
             (state.slots.remove(at), cached)
@@ -195,7 +203,7 @@ impl HookManager {
 
     /// Whether a hook is on.
     pub fn is_enabled(&self, id: &str) -> Result<bool, AttachError> {
-        self.0.slot(id).map(|slot| slot.describe().enabled)
+        self.0.slot(id).map(|slot| slot.is_enabled())
     }
 
     /// All hooks in the order in which they run, with what they did in all passes so far.
@@ -211,24 +219,22 @@ impl HookManager {
     /// Calls `f` with the hook of this id, as its own type. An error when it is of another type, or when it is running on this thread.
     pub fn with_hook<H: Hook, R>(&self, id: &str, f: impl FnOnce(&mut H) -> R) -> Result<R, AttachError> {
         let slot = self.0.slot(id)?;
-        let wrong = || AttachError::WrongKind { id: id.to_string(), expected: std::any::type_name::<H>() };
         let found = slot.hook.with(thread_tag(), |hook| {
             let hook: &mut dyn std::any::Any = &mut **hook;
             hook.downcast_mut::<H>().map(f)
         });
-        found.ok().flatten().ok_or_else(wrong)
+        let wrong = || AttachError::WrongKind { id: id.to_string(), expected: std::any::type_name::<H>() };
+        found.map_err(|_| AttachError::Busy(id.to_string()))?.ok_or_else(wrong)
     }
 
     /// A pass with the hooks that are on and due at this time.
     pub fn pass(&self, setup: PassSetup) -> Pass {
         let plan = lock(&self.0.state).plan(&self.0.table, &setup);
-        if let Err(error) = self.0.states.begin_forward() {
-            tracing::warn!("captured states could not be moved to disk: {error}");
-        }
+        let ledger = self.0.begin_forward();
         let facts = Facts {
             table: self.0.table.clone(),
             setup,
-            ledger: Mutex::default(),
+            ledger: Mutex::new(ledger),
             board: self.0.board.clone(),
             states: Some(self.0.states.clone()),
             manager: Arc::downgrade(&self.0),
@@ -276,7 +282,15 @@ impl HookManager {
             if want.access == Access::Edit && !self.0.config.enable_intervention {
                 return Err(AttachError::InterventionRefused(hook.kind().to_string()));
             }
-            for found in want.select.resolve(&self.0.table, want.site)? {
+            let mut matches = want.select.resolve(&self.0.table, want.site)?;
+            if want.site == Site::Gradient {
+                // A glob over everything also names places such as token ids; asking for those alone is a mistake.
+                matches.retain(|found| self.0.table.point(found.point).differentiable);
+                if matches.is_empty() {
+                    return Err(AttachError::NoGradient(want.select.to_string()));
+                }
+            }
+            for found in matches {
                 if want.access == Access::Edit && !self.0.table.point(found.point).writable {
                     return Err(AttachError::NotWritable(found.name.to_string()));
                 }
@@ -295,6 +309,21 @@ impl Inner {
         state.slots.iter().find(|slot| slot.id == id).cloned().ok_or_else(|| state.unknown(id))
     }
 
+    /// Brings the captured states back under their limits. What that takes is counted with the hooks whose states they are.
+    fn begin_forward(&self) -> Ledger {
+        let (mut ledger, mut moved) = (Ledger::default(), BTreeMap::new());
+        if let Err(error) = self.states.begin_forward(&mut moved) {
+            tracing::warn!("captured states could not be moved to disk: {error}");
+        }
+        for (id, receipt) in moved {
+            if let Ok(slot) = self.slot(&id) {
+                lock(&slot.totals).add(&receipt);
+                ledger.receipts.insert(slot.serial, receipt);
+            }
+        }
+        ledger
+    }
+
     pub(crate) fn list(&self) -> Vec<HookInfo> {
         let slots = lock(&self.state).slots.clone();
         slots.iter().map(|slot| HookInfo { receipt: lock(&slot.totals).clone(), ..slot.describe() }).collect()
@@ -311,16 +340,23 @@ impl State {
         self.slots.iter().any(|slot| slot.id == id)
     }
 
+    /// Whether this id was made from some kind, at any time.
+    fn was_made(&self, id: &str) -> bool {
+        let by_number = |(kind, number): (&str, &str)| Some(*self.made_ids.get(kind)? >= number.parse().ok()?);
+        self.made_ids.contains_key(id) || id.rsplit_once('-').and_then(by_number).unwrap_or(false)
+    }
+
     /// The id given, or the kind, then kind-2, kind-3: readable, and never used twice.
     fn claim_id(&mut self, kind: &str, options: &HookOptions) -> Result<String, AttachError> {
         if let Some(id) = &options.id {
             return if self.is_taken(id) { Err(AttachError::DuplicateId(id.clone())) } else { Ok(id.clone()) };
         }
         loop {
-            let made = self.made_ids.entry(kind.to_string()).or_default();
-            *made += 1;
-            let id = if *made == 1 { kind.to_string() } else { format!("{kind}-{made}") };
-            if !self.is_taken(&id) {
+            let number = self.made_ids.get(kind).copied().unwrap_or(0) + 1;
+            let id = if number == 1 { kind.to_string() } else { format!("{kind}-{number}") };
+            let is_free = !self.is_taken(&id) && !self.was_made(&id);
+            self.made_ids.insert(kind.to_string(), number);
+            if is_free {
                 return Ok(id);
             }
         }
@@ -329,14 +365,14 @@ impl State {
     /// The plan of the hooks that are active now: the last one, unless somebody came, went, or is not due.
     fn plan(&mut self, table: &Arc<PointTable>, setup: &PassSetup) -> Arc<Plan> {
         let is_active = |slot: &Arc<Slot>| slot.is_active(&setup.clock, setup.seed);
-        if let Some((active, plan)) = &self.cached
-            && self.slots.iter().map(is_active).eq(active.iter().copied())
+        if let Some(plan) = &self.cached
+            && self.slots.iter().map(is_active).eq(plan.active.iter().copied())
         {
             return plan.clone();
         }
         let active: Vec<bool> = self.slots.iter().map(is_active).collect();
-        let plan = Arc::new(Plan::new(table.clone(), self.slots.clone(), &active));
-        self.cached = Some((active, plan.clone()));
+        let plan = Arc::new(Plan::new(table.clone(), self.slots.clone(), active));
+        self.cached = Some(plan.clone());
         plan
     }
 }
@@ -346,6 +382,7 @@ impl State {
 pub struct ScopedHook {
     manager: HookManager,
     id: String,
+    serial: u64,
 }
 
 impl ScopedHook {
@@ -357,7 +394,7 @@ impl ScopedHook {
 
 impl Drop for ScopedHook {
     fn drop(&mut self) {
-        // Somebody may have removed it by hand: that is fine.
-        let _ = self.manager.remove_hook(&self.id);
+        // Somebody may have removed it by hand, which is fine, and have given its id to another hook, which is not ours.
+        let _ = self.manager.remove_where(&self.id, |slot| slot.serial == self.serial);
     }
 }

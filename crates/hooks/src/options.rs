@@ -55,7 +55,7 @@ pub struct HookOptions {
     pub enabled: bool,
     /// Runs on every n-th step ("step" is 1), or on the first step of every "epoch".
     #[serde(alias = "frequency")]
-    #[schemars(with = "serde_json::Value")]
+    #[schemars(with = "serde_json::Value", extend("aliases" = ["frequency"]))]
     pub every: Every,
     /// The share of the steps it runs on, chosen by its own random stream.
     pub sample_rate: f64,
@@ -101,6 +101,11 @@ impl HookOptions {
     /// Options with an id and defaults for the rest.
     pub fn id(id: impl Into<String>) -> Self {
         Self { id: Some(id.into()), ..Self::default() }
+    }
+
+    /// The options of a hook that comes with this crate.
+    pub(crate) fn builtin(id: Option<&str>) -> Self {
+        Self { id: id.map(str::to_string), builtin: true, ..Self::default() }
     }
 
     /// What is wrong with the values, in words.

@@ -101,33 +101,47 @@ impl Pass {
 
     #[cold]
     #[inline(never)]
-    fn fire(&self, point: PointId, mut x: Tensor, input: Option<&Tensor>, owned: bool) -> Result<Tensor> {
+    fn fire(&self, point: PointId, mut x: Tensor, input: Option<&Tensor>, mut owned: bool) -> Result<Tensor> {
         let Some(listeners) = self.plan.listeners.get(&point) else { return Ok(x) };
         let input = input.map(Tensor::detach);
         let (table, input) = (&*self.plan.table, input.as_ref());
-        let observe = |list: &[Listener], x: &Tensor| -> Result<()> {
+        let observe = |list: &[Listener], x: &Tensor, owned: bool| -> Result<()> {
             if list.is_empty() {
                 return Ok(());
             }
             let seen = x.detach(); // else an observer's own arithmetic grows the tape
+            let owned = owned.then(|| seen.id());
             list.iter().try_for_each(|listener| {
                 let at = At::listener(table, point, listener, input, owned);
                 guard::observe(&listener.slot, &self.facts, &at, &seen)
             })
         };
-        observe(&listeners.observe_before, &x)?;
+        observe(&listeners.observe_before, &x, owned)?;
         for listener in &listeners.edit {
-            let at = At::listener(table, point, listener, input, owned);
+            let at = At::listener(table, point, listener, input, owned.then(|| x.id()));
             if let Some(edited) = guard::edit(&listener.slot, &self.facts, &at, &x)? {
                 x = edited;
+                owned = false; // a controller may hand out a tensor that it keeps, or a parameter
             }
         }
-        observe(&listeners.observe, &x)?;
+        observe(&listeners.observe, &x, owned)?;
         let gradients_wanted = !listeners.edit_gradient.is_empty() || !listeners.observe_gradient.is_empty();
-        if gradients_wanted && self.facts.setup.gradients != Gradients::Off {
+        // Token ids and the like have no gradient: a glob may well match their points too.
+        if gradients_wanted && self.facts.setup.gradients != Gradients::Off && x.dtype().is_float() {
             x = self.tap_gradient(GradientHooks::new(self.facts.clone(), point, listeners), x)?;
         }
         Ok(x)
+    }
+
+    /// Shows a value to the observers of a point that no controller listens to: for kernels that give out what they compute
+    /// inside, beside their result.
+    pub fn show(&self, point: PointId, x: &Tensor) -> Result<()> {
+        let Some(listeners) = self.plan.listeners.get(&point) else { return Ok(()) };
+        let seen = x.detach();
+        listeners.observe_before.iter().chain(&listeners.observe).try_for_each(|listener| {
+            let at = At::listener(&self.plan.table, point, listener, None, Some(seen.id()));
+            guard::observe(&listener.slot, &self.facts, &at, &seen)
+        })
     }
 
     fn tap_gradient(&self, hooks: GradientHooks, x: Tensor) -> Result<Tensor> {
@@ -187,9 +201,9 @@ impl Pass {
     /// What every hook did in this pass so far, those included that did nothing.
     pub fn report(&self) -> Report {
         let ledger: &Ledger = &lock(&self.facts.ledger);
-        let hooks = self.plan.slots.iter().map(|slot| {
+        let hooks = self.plan.slots.iter().zip(&self.plan.active).map(|(slot, due)| {
             let receipt = ledger.receipts.get(&slot.serial).cloned().unwrap_or_default();
-            HookReceipt { receipt, ..slot.describe() }
+            HookReceipt { receipt, due: *due, ..slot.describe() }
         });
         Report {
             hooks: hooks.collect(),

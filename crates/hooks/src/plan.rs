@@ -79,25 +79,28 @@ pub(crate) struct Plan {
     pub(crate) listeners: BTreeMap<PointId, Listeners>,
     /// All slots of the manager, active or not: the report names them all.
     pub(crate) slots: Vec<Arc<Slot>>,
+    /// Which of them take part.
+    pub(crate) active: Vec<bool>,
 }
 
 impl Plan {
     /// A plan in which nobody listens.
     pub(crate) fn empty(table: Arc<PointTable>, slots: Vec<Arc<Slot>>) -> Self {
         let none: Arc<[u8]> = Arc::from([]);
-        Self { table, armed: none.clone(), armed_values: none, listeners: BTreeMap::new(), slots }
+        let active = vec![false; slots.len()];
+        Self { table, armed: none.clone(), armed_values: none, listeners: BTreeMap::new(), slots, active }
     }
 
-    pub(crate) fn new(table: Arc<PointTable>, slots: Vec<Arc<Slot>>, active: &[bool]) -> Self {
+    pub(crate) fn new(table: Arc<PointTable>, slots: Vec<Arc<Slot>>, active: Vec<bool>) -> Self {
         if !active.contains(&true) {
             return Self::empty(table, slots);
         }
         let mut armed = vec![0u8; table.len()];
         let mut listeners: BTreeMap<PointId, Listeners> = BTreeMap::new();
-        for (slot, _) in slots.iter().zip(active).filter(|(_, active)| **active) {
+        for (slot, _) in slots.iter().zip(&active).filter(|(_, active)| **active) {
             for wire in &slot.wiring {
                 let here = listeners.entry(wire.found.point).or_default();
-                let (list, bit) = match (wire.site == Site::Gradient, wire.access) {
+                let (list, bit) = match (wire.site.is_gradient(), wire.access) {
                     (true, Access::Edit) => (&mut here.edit_gradient, Listens::EDIT_GRADIENT),
                     (true, Access::Observe) => (&mut here.observe_gradient, Listens::OBSERVE_GRADIENT),
                     (false, Access::Edit) => (&mut here.edit, Listens::EDIT),
@@ -111,6 +114,6 @@ impl Plan {
             }
         }
         let armed_values = armed.iter().map(|byte| byte & Listens::VALUES).collect();
-        Self { table, armed: armed.into(), armed_values, listeners, slots }
+        Self { table, armed: armed.into(), armed_values, listeners, slots, active }
     }
 }

@@ -24,6 +24,8 @@ pub struct Point {
     pub writable: bool,
     /// Costly to make: matched only by its own full name, never by a glob that also matches others.
     pub on_demand: bool,
+    /// Whether there is a gradient of the loss here: not at token ids.
+    pub differentiable: bool,
     /// The transformer block it belongs to.
     pub block: Option<usize>,
 }
@@ -37,6 +39,7 @@ impl Point {
             axes: axes.into(),
             writable: true,
             on_demand: false,
+            differentiable: true,
             block: None,
         }
     }
@@ -56,6 +59,12 @@ impl Point {
     /// Marks the point as one that controllers cannot edit.
     pub fn read_only(mut self) -> Self {
         self.writable = false;
+        self
+    }
+
+    /// Marks the point as one that has no gradient.
+    pub fn without_gradient(mut self) -> Self {
+        self.differentiable = false;
         self
     }
 
@@ -123,6 +132,10 @@ impl PointTable {
     /// The point with this canonical name or alias.
     pub fn find(&self, name: &str) -> Option<PointId> {
         self.by_name.get(name).copied()
+    }
+
+    pub(crate) fn has_name(&self, name: &str) -> bool {
+        self.by_name.contains_key(name) || self.by_path.contains_key(name)
     }
 
     /// All layers, in the order in which they were declared.

@@ -58,6 +58,8 @@ pub struct HookReceipt {
     pub enabled: bool,
     /// Whether it was disabled because it kept failing.
     pub quarantined: bool,
+    /// Whether it took part in this pass: on, and due by `every`, `sample_rate` and `start_after_epoch`. Over all passes: whether it is on.
+    pub due: bool,
     /// The names of the points it listens to.
     pub matched: Vec<String>,
     /// What it did.
@@ -103,9 +105,9 @@ impl Report {
         self.hooks.iter().find(|hook| hook.id == id).map(|hook| &hook.receipt)
     }
 
-    /// Hooks that are on and listen somewhere, and were never called.
+    /// Hooks that took part and listen somewhere, and were never called.
     pub fn never_fired(&self) -> impl Iterator<Item = &HookReceipt> {
-        self.hooks.iter().filter(|hook| hook.enabled && !hook.matched.is_empty() && hook.receipt.fired == 0)
+        self.hooks.iter().filter(|hook| hook.due && !hook.matched.is_empty() && hook.receipt.fired == 0)
     }
 
     /// Controllers that replaced tensors without changing a single element.

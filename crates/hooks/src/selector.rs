@@ -53,13 +53,14 @@ impl Selector {
 
     fn collect(&self, table: &PointTable, site: Site, into: &mut Vec<Match>) -> Result<(), AttachError> {
         match self {
-            Selector::Name(name) if is_glob(name) => into.extend(match_glob(name, table, site)?),
+            // A name may have brackets of its own: what is there literally comes first.
+            Selector::Name(name) if is_glob(name) && !table.has_name(name) => into.extend(match_glob(name, table, site)?),
             Selector::Name(name) => into.push(match_name(name, table, site)?),
             Selector::Block(index) => {
                 let block = table.block(*index)?;
-                into.push(match site {
-                    Site::PreForward => Match::new(block.input, &format!("{}.hook_in", block.path)),
-                    _ => Match::new(block.output, &block.path),
+                into.push(match site.is_input() {
+                    true => Match::new(block.input, &format!("{}.hook_in", block.path)),
+                    false => Match::new(block.output, &block.path),
                 });
             }
             Selector::Any(list) if list.is_empty() => {
@@ -82,7 +83,7 @@ impl Match {
 }
 
 fn match_name(name: &str, table: &PointTable, site: Site) -> Result<Match, AttachError> {
-    if site == Site::PreForward {
+    if site.is_input() {
         let layer = table.layer(name).ok_or_else(|| no_layer(name, table))?;
         return Ok(Match::new(layer.input, &format!("{name}.hook_in")));
     }
@@ -91,7 +92,7 @@ fn match_name(name: &str, table: &PointTable, site: Site) -> Result<Match, Attac
 
 /// Canonical names first and, where none matches, aliases.
 fn match_glob(glob: &str, table: &PointTable, site: Site) -> Result<Vec<Match>, AttachError> {
-    if site == Site::PreForward {
+    if site.is_input() {
         let layers = table.layers().iter().filter(|layer| glob_matches(glob, &layer.path));
         let found: Vec<Match> =
             layers.map(|layer| Match::new(layer.input, &format!("{}.hook_in", layer.path))).collect();

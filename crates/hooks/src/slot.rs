@@ -1,5 +1,6 @@
 //! A registered hook.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -34,6 +35,30 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    pub(crate) fn new(
+        serial: u64,
+        id: String,
+        kind: String,
+        options: HookOptions,
+        wiring: Vec<Wiring>,
+        hook: Box<dyn Hook>,
+    ) -> Self {
+        Self {
+            serial,
+            id,
+            kind,
+            enabled: options.enabled.into(),
+            options,
+            wiring,
+            quarantined: false.into(),
+            failures_in_a_row: 0.into(),
+            said_failed: false.into(),
+            said_slow: false.into(),
+            totals: Mutex::default(),
+            hook: Exclusive::new(hook),
+        }
+    }
+
     /// Whether the hook takes part in a pass at this time.
     pub(crate) fn is_active(&self, clock: &Clock, seed: u64) -> bool {
         self.enabled.load(Relaxed)
@@ -45,6 +70,14 @@ impl Slot {
     fn is_sampled(&self, clock: &Clock, seed: u64) -> bool {
         self.options.sample_rate >= 1.0
             || hook_stream(seed, &self.id).named("sample").uniform(clock.step) < self.options.sample_rate
+    }
+
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled.load(Relaxed)
+    }
+
+    pub(crate) fn is_quarantined(&self) -> bool {
+        self.quarantined.load(Relaxed)
     }
 
     pub(crate) fn set_enabled(&self, on: bool) {
@@ -65,15 +98,16 @@ impl Slot {
             kind: self.kind.clone(),
             enabled: self.enabled.load(Relaxed),
             quarantined: self.quarantined.load(Relaxed),
+            due: self.enabled.load(Relaxed),
             matched: self.matched_names(),
             receipt: Receipt::default(),
         }
     }
 
     fn matched_names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.wiring.iter().map(|wire| wire.found.name.to_string()).collect();
-        names.dedup();
-        names
+        let mut seen = BTreeSet::new();
+        let names = self.wiring.iter().map(|wire| &*wire.found.name);
+        names.filter(|name| seen.insert(*name)).map(str::to_string).collect()
     }
 }
 

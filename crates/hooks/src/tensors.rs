@@ -1,6 +1,6 @@
 //! Reading tensors: what changed, what is not finite, and how to keep one without pinning more memory than it needs.
 
-use candle_core::{CpuStorage, DType, Result, Storage, Tensor};
+use candle_core::{CpuStorage, DType, Result, Storage, Tensor, WithDType};
 use rayon::prelude::*;
 
 /// Elements looked at by one parallel task.
@@ -28,19 +28,26 @@ pub(crate) fn difference(before: &Tensor, after: &Tensor) -> Result<Difference> 
     }
     match before.dtype() {
         DType::F64 => {
-            let (a, b) = (values::<f64>(before)?, values::<f64>(after)?);
-            Ok(compare(&a, &b, |a, b| (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())))
+            differing(before, after, |a: f64, b: f64| (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite()))
         }
         dtype if dtype.is_float() => {
-            let (a, b) = (before.to_dtype(DType::F32)?, after.to_dtype(DType::F32)?);
-            let (a, b) = (values::<f32>(&a)?, values::<f32>(&b)?);
-            Ok(compare(&a, &b, |a, b| (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())))
+            let (before, after) = (before.to_dtype(DType::F32)?, after.to_dtype(DType::F32)?);
+            differing(&before, &after, |a: f32, b: f32| {
+                (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())
+            })
         }
-        _ => {
-            let (a, b) = (before.to_dtype(DType::I64)?, after.to_dtype(DType::I64)?);
-            Ok(compare(&values::<i64>(&a)?, &values::<i64>(&b)?, |a, b| (a != b, false)))
-        }
+        _ => differing(&before.to_dtype(DType::I64)?, &after.to_dtype(DType::I64)?, |a: i64, b: i64| (a != b, false)),
     }
+}
+
+fn differing<T: WithDType>(
+    before: &Tensor,
+    after: &Tensor,
+    differs: impl Fn(T, T) -> (bool, bool) + Sync,
+) -> Result<Difference> {
+    // One of the two is copied: they may share a storage, whose lock must not be taken twice.
+    let after = after.flatten_all()?.to_vec1::<T>()?;
+    with_values(before, |before| compare(before, &after, differs))
 }
 
 fn compare<T: Copy + Sync>(a: &[T], b: &[T], differs: impl Fn(T, T) -> (bool, bool) + Sync) -> Difference {
@@ -56,14 +63,15 @@ fn compare<T: Copy + Sync>(a: &[T], b: &[T], differs: impl Fn(T, T) -> (bool, bo
     a.par_chunks(CHUNK).zip(b.par_chunks(CHUNK)).map(chunk).reduce(Difference::default, Difference::plus)
 }
 
-/// The elements of a tensor, in row-major order.
-pub(crate) fn values<T: candle_core::WithDType>(x: &Tensor) -> Result<Vec<T>> {
-    x.flatten_all()?.to_vec1()
-}
-
-/// The elements as f64, whatever the dtype.
-pub(crate) fn as_f64(x: &Tensor) -> Result<Vec<f64>> {
-    values(&x.to_dtype(DType::F64)?)
+/// Calls `f` with the elements in row-major order, without a copy where they lie like that in memory.
+pub(crate) fn with_values<T: WithDType, R>(x: &Tensor, f: impl FnOnce(&[T]) -> R) -> Result<R> {
+    let x = x.contiguous()?;
+    let (storage, layout) = x.storage_and_layout();
+    if let (Storage::Cpu(values), Some((start, end))) = (&*storage, layout.contiguous_offsets()) {
+        return Ok(f(&values.as_slice::<T>()?[start..end]));
+    }
+    drop(storage);
+    Ok(f(&x.flatten_all()?.to_vec1()?))
 }
 
 /// The tensor in a form that can be kept: detached, and in memory of its own size.
@@ -112,7 +120,7 @@ mod tests {
     #[test]
     fn differences_are_counted() -> Result<()> {
         let x = Tensor::zeros(100_000, DType::F32, &Device::Cpu)?;
-        let mut values = values::<f32>(&x)?;
+        let mut values: Vec<f32> = x.to_vec1()?;
         values[7] = 1.0;
         values[99_999] = f32::NAN;
         let y = Tensor::from_vec(values, 100_000, &Device::Cpu)?;

@@ -1,1 +1,13 @@
-//! placeholder
+//! One hook system for training neural networks and for understanding them.
+//!
+//! This crate is the front door: it re-exports the parts and holds the command line.
+//!
+//! - [`hooks`]: the spine: points, hooks, passes, receipts;
+//! - [`nn`]: ops and layers that differentiate and carry their points;
+//! - [`models`]: transformers of the families on Hugging Face, with their files.
+
+pub use tenterhook_hooks as hooks;
+pub use tenterhook_models as models;
+pub use tenterhook_nn as nn;
+
+pub mod cli;

@@ -2,6 +2,7 @@
 //! the fused kernel and the composed fallback.
 
 use candle_core::{CpuStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
+use rayon::prelude::*;
 use std::cell::Cell;
 
 use super::real::Real;
@@ -79,4 +80,57 @@ pub(crate) unsafe fn uninit<T: Real>(len: usize) -> Vec<T> {
     // SAFETY: the capacity is there; the caller writes before reading.
     unsafe { values.set_len(len) };
     values
+}
+
+/// How many rows of `cols` elements one parallel task handles.
+pub(crate) fn chunk_rows(cols: usize) -> usize {
+    (CHUNK / cols.max(1)).max(1)
+}
+
+/// Calls `f(start, part)` for every `len` elements of `values`, in parallel and [`wide`]. A single part stays on this
+/// thread: handing a few microseconds of work to the pool would cost more than the work.
+pub(crate) fn for_chunks<T: Send>(values: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    let run = |start: usize, part: &mut [T]| wide(|| f(start, part));
+    if values.len() <= len {
+        run(0, values);
+    } else {
+        values.par_chunks_mut(len).enumerate().for_each(|(i, part)| run(i * len, part));
+    }
+}
+
+/// The sum of every column, for rows of `cols` elements: fixed chunks of rows in parallel, added up in order.
+pub(crate) fn add_column_sums<T: Real>(sums: &mut [T], values: &[T], cols: usize) {
+    let partial = |rows: &[T]| {
+        let mut sums = vec![T::zero(); cols];
+        wide(|| rows.chunks_exact(cols).for_each(|row| add_to(&mut sums, row)));
+        sums
+    };
+    let parts: Vec<Vec<T>> = values.par_chunks(chunk_rows(cols) * cols.max(1)).map(partial).collect();
+    parts.iter().for_each(|part| add_to(sums, part));
+}
+
+/// `to += from`, element by element.
+#[inline(always)]
+pub(crate) fn add_to<T: Real>(to: &mut [T], from: &[T]) {
+    for (to, from) in to.iter_mut().zip(from) {
+        *to += *from;
+    }
+}
+
+/// Runs `f` compiled for AVX2 where the CPU has it. No fused multiply-add is allowed, so that the bits are the same
+/// either way. Pass an `#[inline(always)]` closure: what is not inlined is compiled without.
+#[inline(always)]
+pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the CPU has AVX2.
+            return unsafe { with_avx2(f) };
+        }
+    }
+    f()
 }

@@ -1,9 +1,9 @@
 //! Where a fused op adds a parameter's gradient.
 
 use candle_core::{DType, Device, Result, Shape, Tensor};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::real::Real;
+use super::{cpu, real::Real};
 
 /// The gradient of one parameter, added up in place.
 ///
@@ -62,5 +62,31 @@ impl GradBuffer {
 
     fn lock(&self) -> MutexGuard<'_, Values> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Brings the gradient of `param` where it belongs: nowhere when the parameter is not tracked (`write` is not even
+/// called), into its buffer when it is a `Var` that has one, and to candle's tape otherwise.
+/// `write` keeps the promise of [`GradBuffer::accumulate`]; a fresh target holds zeros.
+pub(crate) fn deliver<T: Real>(
+    param: &Tensor,
+    buffer: Option<&Arc<GradBuffer>>,
+    write: impl FnOnce(&mut [T], bool),
+) -> Result<Option<Tensor>> {
+    if !param.track_op() {
+        return Ok(None);
+    }
+    match buffer.filter(|_| param.is_variable()) {
+        Some(buffer) if buffer.shape != *param.shape() => candle_core::bail!(
+            "a gradient buffer of shape {:?} for a parameter of shape {:?}",
+            buffer.shape,
+            param.shape()
+        ),
+        Some(buffer) => buffer.accumulate(write).map(|()| None),
+        None => {
+            let mut values = vec![T::zero(); param.elem_count()];
+            write(&mut values, true);
+            cpu::tensor(values, param.shape()).map(Some)
+        }
     }
 }

@@ -22,9 +22,45 @@ impl<'a, T: Real> Mat<'a, T> {
     }
 
     /// Element `(r, c)` is `data[r * row_stride + c * col_stride]`.
-    pub(crate) fn strided(data: &'a [T], rows: usize, cols: usize, row_stride: usize, col_stride: usize) -> Self {
+    pub(crate) fn strided(
+        data: &'a [T],
+        rows: usize,
+        cols: usize,
+        row_stride: usize,
+        col_stride: usize,
+    ) -> Self {
         assert!(fits(data.len(), rows, cols, row_stride, col_stride), "matrix outside its slice");
         Self { data, rows, cols, row_stride, col_stride }
+    }
+
+    /// The number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The number of columns.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Some of the rows.
+    pub(crate) fn some_rows(self, rows: &std::ops::Range<usize>) -> Self {
+        assert!(rows.end <= self.rows, "rows outside the matrix");
+        Self { data: &self.data[rows.start * self.row_stride..], rows: rows.len(), ..self }
+    }
+
+    /// Writes the transposed matrix to `dst`, row-major.
+    pub(crate) fn copy_transposed(self, dst: &mut [T]) {
+        const TILE: usize = 16;
+        assert_eq!(dst.len(), self.rows * self.cols);
+        for start in (0..self.rows).step_by(TILE) {
+            let end = (start + TILE).min(self.rows);
+            for (c, dst) in dst.chunks_exact_mut(self.rows).enumerate() {
+                for (dst, r) in dst[start..end].iter_mut().zip(start..) {
+                    *dst = self.data[r * self.row_stride + c * self.col_stride];
+                }
+            }
+        }
     }
 
     /// The transposed view.
@@ -59,6 +95,11 @@ impl<T: Real> MatMut<T> {
         Self { data: data.as_mut_ptr(), rows, cols, row_stride }
     }
 
+    /// The number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// A matrix at a raw pointer, for parallel tasks that write disjoint, interleaved rows of one buffer.
     ///
     /// # Safety
@@ -83,7 +124,14 @@ pub(crate) enum Threads {
 }
 
 /// `dst = alpha * a @ b`, or `dst += alpha * a @ b` with `accumulate`. The result has the same bits at any number of threads.
-pub(crate) fn matmul<T: Real>(dst: MatMut<T>, accumulate: bool, alpha: T, a: Mat<T>, b: Mat<T>, threads: Threads) {
+pub(crate) fn matmul<T: Real>(
+    dst: MatMut<T>,
+    accumulate: bool,
+    alpha: T,
+    a: Mat<T>,
+    b: Mat<T>,
+    threads: Threads,
+) {
     assert!(a.rows == dst.rows && b.cols == dst.cols && a.cols == b.rows, "matrix sizes do not fit");
     assert!(matches!(T::DTYPE, DType::F32 | DType::F64));
     let parallelism = match threads {
@@ -132,7 +180,14 @@ mod tests {
         assert_eq!(y, [40., 46., 52., 58., 112., 136., 160., 184.]);
         let mut dw = vec![0.0; 12]; // a^T @ y: [3, 4]
         let y = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
-        matmul(MatMut::new(&mut dw, 3, 4), false, 2.0, Mat::new(&a, 2, 3).t(), Mat::new(&y, 2, 4), Threads::One);
+        matmul(
+            MatMut::new(&mut dw, 3, 4),
+            false,
+            2.0,
+            Mat::new(&a, 2, 3).t(),
+            Mat::new(&y, 2, 4),
+            Threads::One,
+        );
         assert_eq!(dw, [0., 6., 0., 0., 2., 8., 0., 0., 4., 10., 0., 0.]);
     }
 }

@@ -1,0 +1,123 @@
+//! Model directories as Hugging Face writes them: `config.json`, weights in safetensors, `tokenizer.json`.
+//!
+//! Nothing in a directory is trusted. Sizes are checked before anything is allocated, names in an index cannot
+//! lead out of the directory, and pickle files are never opened.
+
+mod atomic;
+mod convert;
+mod header;
+mod read;
+mod save;
+mod tensors;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+mod weights;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{DType, Device};
+use serde_json::Value;
+
+pub(crate) use read::read_bounded;
+pub use save::save_model;
+pub use weights::FileWeights;
+
+use crate::config::TransformerConfig;
+use crate::error::ModelError;
+use tensors::TensorFiles;
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const TOKENIZER: &str = "tokenizer.json";
+const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+
+const LARGEST_CONFIG: u64 = 4 << 20;
+pub(crate) const LARGEST_TOKENIZER: u64 = 256 << 20;
+
+/// An opened model directory: its configuration is understood and its weight files are mapped and checked.
+#[derive(Debug)]
+pub struct ModelFiles {
+    /// What the model looks like.
+    pub config: TransformerConfig,
+    /// `config.json` as it stands, for copying what has no place in [`TransformerConfig`].
+    pub config_json: Value,
+    dir: PathBuf,
+    tensors: Arc<TensorFiles>,
+    tokenizer: Option<PathBuf>,
+}
+
+impl ModelFiles {
+    /// Opens a directory.
+    pub fn open(dir: &Path) -> Result<Self, ModelError> {
+        let config_path = find_config(dir)?;
+        let config_json: Value = read::read_json(&config_path, LARGEST_CONFIG)?;
+        let config = TransformerConfig::from_hf(&config_json)
+            .map_err(|source| ModelError::Config { path: config_path, source })?;
+        let tensors = Arc::new(open_weights(dir)?);
+        let tokenizer = Some(dir.join(TOKENIZER)).filter(|path| path.is_file());
+        Ok(Self { config, config_json, dir: dir.to_path_buf(), tensors, tokenizer })
+    }
+
+    /// The directory itself.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The `tokenizer.json`, if the directory has one.
+    pub fn tokenizer(&self) -> Option<&Path> {
+        self.tokenizer.as_deref()
+    }
+
+    /// The names of all stored tensors, sorted.
+    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        self.tensors.names()
+    }
+
+    /// The weights as `dtype` (f32, or f64 for gradient checks) on a device, whatever the type they are stored in.
+    pub fn weights(&self, dtype: DType, device: &Device) -> FileWeights {
+        let tied = self.config.tied_embeddings;
+        FileWeights::new(self.dir.clone(), self.tensors.clone(), tied, dtype, device.clone())
+    }
+}
+
+fn not_a_model(dir: &Path, problem: impl Into<String>) -> ModelError {
+    ModelError::NotAModel { path: dir.to_path_buf(), problem: problem.into() }
+}
+
+fn find_config(dir: &Path) -> Result<PathBuf, ModelError> {
+    let config = dir.join(CONFIG);
+    if !dir.exists() {
+        Err(not_a_model(
+            dir,
+            format!("does not exist; a model directory with {CONFIG} and {WEIGHTS} is needed"),
+        ))
+    } else if !dir.is_dir() {
+        Err(not_a_model(dir, format!("is a file; give the directory that holds {CONFIG} and {WEIGHTS}")))
+    } else if !config.exists() {
+        Err(not_a_model(dir, format!("is not a model directory: it has no {CONFIG}")))
+    } else {
+        Ok(config)
+    }
+}
+
+fn open_weights(dir: &Path) -> Result<TensorFiles, ModelError> {
+    let (single, index) = (dir.join(WEIGHTS), dir.join(INDEX));
+    if single.exists() {
+        TensorFiles::single(&single)
+    } else if index.exists() {
+        TensorFiles::sharded(&index)
+    } else if let Some(pickle) = PICKLES.iter().find(|name| dir.join(name).exists()) {
+        Err(not_a_model(
+            dir,
+            format!(
+                "its weights are in {pickle}, a pickle file, which can run code and is never read; convert it once in \
+                 Python, with `AutoModelForCausalLM.from_pretrained(dir).save_pretrained(dir, safe_serialization=True)`"
+            ),
+        ))
+    } else {
+        Err(not_a_model(dir, format!("has no weights: neither {WEIGHTS} nor {INDEX}")))
+    }
+}

@@ -1,0 +1,83 @@
+//! Writing a model directory.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use candle_core::Tensor;
+use safetensors::tensor::{Metadata, TensorInfo};
+use serde_json::Value;
+
+use super::atomic::{PendingFile, sync_directory, text};
+use super::convert::{stored_type, write_tensor};
+use super::read::read_bounded;
+use super::{CONFIG, LARGEST_TOKENIZER, TOKENIZER, WEIGHTS};
+use crate::error::{ModelError, shown};
+
+/// Writes a model as a directory that `transformers` loads: `config.json`, `model.safetensors` and, when there
+/// is one, a copy of the tokenizer. All files are complete on the disk before the first one takes its place.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use tenterhook_models::config::TransformerConfig;
+/// use tenterhook_models::files::save_model;
+///
+/// let dir = tempfile::tempdir()?;
+/// let config = TransformerConfig::gpt2(61, 16, 32, 2, 4);
+/// let weight = Tensor::zeros((61, 32), candle_core::DType::F32, &Device::Cpu)?;
+/// save_model(dir.path(), &config.to_hf(), &[("transformer.wte.weight".into(), weight)], None)?;
+/// assert!(dir.path().join("model.safetensors").is_file());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn save_model(
+    dir: &Path,
+    config_json: &Value,
+    tensors: &[(String, Tensor)],
+    tokenizer: Option<&Path>,
+) -> Result<(), ModelError> {
+    let mut sorted: Vec<(&str, &Tensor)> =
+        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    sorted.sort_by_key(|(name, _)| *name);
+    let header =
+        header(&sorted).map_err(|problem| ModelError::Unwritable { path: dir.to_path_buf(), problem })?;
+    let tokenizer = tokenizer.map(|path| read_bounded(path, LARGEST_TOKENIZER)).transpose()?;
+
+    fs::create_dir_all(dir).map_err(ModelError::io("create", dir))?;
+    let mut pending = vec![PendingFile::write(dir.join(WEIGHTS), |writer| {
+        writer.write_all(&header)?;
+        sorted.iter().try_for_each(|(_, tensor)| write_tensor(tensor, writer))
+    })?];
+    if let Some(tokenizer) = tokenizer {
+        pending.push(PendingFile::write(dir.join(TOKENIZER), text(&tokenizer))?);
+    }
+    let config = format!("{config_json:#}\n");
+    pending.push(PendingFile::write(dir.join(CONFIG), text(config.as_bytes()))?);
+    pending.into_iter().try_for_each(PendingFile::publish)?;
+    sync_directory(dir)
+}
+
+/// The length and the JSON object at the start of a safetensors file.
+fn header(sorted: &[(&str, &Tensor)]) -> Result<Vec<u8>, String> {
+    let mut entries = Vec::with_capacity(sorted.len());
+    let mut start = 0;
+    for (index, (name, tensor)) in sorted.iter().enumerate() {
+        if *name == "__metadata__" || index > 0 && sorted[index - 1].0 == *name {
+            return Err(format!("two tensors are called {}", shown(name)));
+        }
+        let dtype = stored_type(tensor.dtype())
+            .ok_or_else(|| format!("tensor {} has type {:?}", shown(name), tensor.dtype()))?;
+        let end = start + tensor.elem_count() * dtype.bitsize() / 8;
+        let info = TensorInfo { dtype, shape: tensor.dims().to_vec(), data_offsets: (start, end) };
+        entries.push(((*name).to_string(), info));
+        start = end;
+    }
+    // `transformers` refuses a file that does not say this of itself.
+    let about = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let metadata = Metadata::new(Some(about), entries).map_err(|error| error.to_string())?;
+    let mut json = serde_json::to_vec(&metadata).map_err(|error| error.to_string())?;
+    json.resize(json.len().next_multiple_of(8), b' ');
+    let mut header = (json.len() as u64).to_le_bytes().to_vec();
+    header.append(&mut json);
+    Ok(header)
+}

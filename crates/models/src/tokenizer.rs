@@ -1,0 +1,46 @@
+//! Text to token ids and back, through the tokenizer a model came with.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::ModelError;
+use crate::files::{LARGEST_TOKENIZER, read_bounded};
+
+/// A `tokenizer.json`, loaded.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    path: PathBuf,
+    inner: tokenizers::Tokenizer,
+}
+
+impl Tokenizer {
+    /// Loads a `tokenizer.json`.
+    pub fn load(path: &Path) -> Result<Self, ModelError> {
+        let bytes = read_bounded(path, LARGEST_TOKENIZER)?;
+        let inner = tokenizers::Tokenizer::from_bytes(bytes)
+            .map_err(|error| failure(path, "is not a tokenizer", error))?;
+        Ok(Self { path: path.to_path_buf(), inner })
+    }
+
+    /// The ids of a text; `special` adds what the model expects around it (a beginning-of-text token, say).
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
+        let encoding = self
+            .inner
+            .encode(text, special)
+            .map_err(|error| failure(&self.path, "cannot encode this text", error))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of ids, special tokens left out.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, ModelError> {
+        self.inner.decode(ids, true).map_err(|error| failure(&self.path, "cannot decode these ids", error))
+    }
+
+    /// The number of ids, added tokens included. A model may have rows for more.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+}
+
+fn failure(path: &Path, what: &str, error: tokenizers::Error) -> ModelError {
+    ModelError::Tokenizer { path: path.to_path_buf(), problem: format!("{what}: {error}") }
+}

@@ -1,0 +1,147 @@
+//! One transformer block.
+
+use candle_core::{Result, Tensor};
+use tenterhook_hooks::{Pass, Point, PointId};
+use tenterhook_nn::Scope;
+use tenterhook_nn::layers::{Norm, NormPoints};
+use tenterhook_nn::ops::dropout;
+
+use super::attention::{Attention, Positioned};
+use super::mlp::Mlp;
+use super::names::Names;
+use crate::config::TransformerConfig;
+
+/// Attention and MLP, each read from the residual stream through a norm and added back to it.
+pub(super) struct Block {
+    resid_pre: PointId,
+    ln1: Norm,
+    attention: Attention,
+    /// Gemma 2 norms what it adds to the stream.
+    ln1_post: Option<Norm>,
+    /// The attention module's output.
+    attn_out: PointId,
+    /// None where attention and MLP read the same stream.
+    resid_mid: Option<PointId>,
+    ln2: Norm,
+    mlp: Mlp,
+    ln2_post: Option<Norm>,
+    mlp_out: PointId,
+    resid_post: PointId,
+    residual_dropout: f64,
+    path: String,
+}
+
+impl Block {
+    pub(super) fn new(scope: &Scope, config: &TransformerConfig, names: &Names, index: usize) -> Result<Self> {
+        let name = format!("blocks.{index}");
+        let stream = |end: &str| scope.point(Point::new(format!("{name}.{end}"), "batch pos d_model"));
+        let spec = config.norm_spec();
+        let norm_points = |ln: &str| NormPoints::declare(scope, &format!("{name}.{ln}"), "batch pos d_model");
+        // Where there are post-norms, their outputs are what is added to the stream; the modules' own outputs come before.
+        let branch = |module: &str, post: &str| {
+            let added = Point::new(format!("{name}.hook_{module}_out"), "batch pos d_model");
+            match config.post_norms {
+                false => Ok((scope.point(added.alias(format!("{name}.{module}.hook_out")))?, None)),
+                true => {
+                    let before = stream(&format!("{module}.hook_out"))?;
+                    let input = stream(&format!("{post}.hook_in"))?;
+                    Ok::<_, candle_core::Error>((before, Some((input, norm_points(post)?, scope.point(added)?))))
+                }
+            }
+        };
+        let post_norm = |path: &str, points: Option<(PointId, NormPoints, PointId)>| {
+            points
+                .map(|(input, inside, output)| Norm::new(&scope.pp(path), spec, Some(input), Some(inside), Some(output)))
+                .transpose()
+        };
+
+        let resid_pre = stream("hook_resid_pre")?;
+        let attn_scope = scope.pp(names.attn);
+        let split = super::split_input::SplitPoints::declare(scope, &name)?;
+        let ln1_in = stream("ln1.hook_in")?;
+        let ln1_inside = norm_points("ln1")?;
+        let attn_in = stream("ln1.hook_out")?;
+        let ln1 = Norm::new(&scope.pp(names.ln1), spec, Some(ln1_in), Some(ln1_inside), Some(attn_in))?;
+        let attention = Attention::new(&attn_scope, config, names, index, attn_in, split)?;
+        let (attn_out, attn_post) = branch("attn", "ln1_post")?;
+        attn_scope.layer(Some(attn_in), Some(attn_out))?;
+        let ln1_post = post_norm(names.ln1_post, attn_post)?;
+
+        let resid_mid = (!config.parallel_residual).then(|| stream("hook_resid_mid")).transpose()?;
+        let mlp_scope = scope.pp(names.mlp_path);
+        let ln2_in =
+            Point::new(format!("{name}.hook_mlp_in"), "batch pos d_model").alias(format!("{name}.ln2.hook_in"));
+        let ln2_in = scope.point(ln2_in)?;
+        let ln2_inside = norm_points("ln2")?;
+        let mlp_in = stream("ln2.hook_out")?;
+        let ln2 = Norm::new(&scope.pp(names.ln2), spec, Some(ln2_in), Some(ln2_inside), Some(mlp_in))?;
+        let mlp = Mlp::new(&mlp_scope, config, names, &name, mlp_in)?;
+        let (mlp_out, mlp_post) = branch("mlp", "ln2_post")?;
+        mlp_scope.layer(Some(mlp_in), Some(mlp_out))?;
+        let ln2_post = post_norm(names.ln2_post, mlp_post)?;
+
+        let resid_post = stream("hook_resid_post")?;
+        scope.block_layer(resid_pre, resid_post)?;
+        Ok(Self {
+            resid_pre,
+            ln1,
+            attention,
+            ln1_post,
+            attn_out,
+            resid_mid,
+            ln2,
+            mlp,
+            ln2_post,
+            mlp_out,
+            resid_post,
+            residual_dropout: config.dropout.residual,
+            path: scope.path().to_string(),
+        })
+    }
+
+    pub(super) fn forward(&self, x: Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
+        let x = pass.tap(self.resid_pre, x)?;
+        let attn_out = self.attention_branch(&x, positioned, pass)?;
+        let y = match self.resid_mid {
+            Some(point) => {
+                let mid = pass.tap(point, (&x + attn_out)?)?;
+                let mlp_out = self.mlp_branch(&mid, pass)?;
+                (mid + mlp_out)?
+            }
+            None => {
+                let mlp_out = self.mlp_branch(&x, pass)?;
+                ((&x + attn_out)? + mlp_out)?
+            }
+        };
+        pass.tap_output(self.resid_post, &x, y)
+    }
+
+    fn attention_branch(&self, x: &Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
+        let normed = self.ln1.forward(x, pass)?;
+        let y = self.attention.forward(x, &normed, &self.ln1, positioned, pass)?;
+        let y = self.drop(y, "attn", pass)?;
+        let y = pass.tap_output(self.attn_out, &normed, y)?;
+        post(&self.ln1_post, y, pass)
+    }
+
+    fn mlp_branch(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let normed = self.ln2.forward(x, pass)?;
+        let y = self.drop(self.mlp.forward(&normed, pass)?, "mlp", pass)?;
+        let y = pass.tap_output(self.mlp_out, &normed, y)?;
+        post(&self.ln2_post, y, pass)
+    }
+
+    fn drop(&self, y: Tensor, branch: &str, pass: &Pass) -> Result<Tensor> {
+        if self.residual_dropout == 0.0 || !pass.is_training() {
+            return Ok(y);
+        }
+        dropout(&y, self.residual_dropout, &pass.random().named(&self.path).named(branch))
+    }
+}
+
+fn post(norm: &Option<Norm>, y: Tensor, pass: &Pass) -> Result<Tensor> {
+    match norm {
+        Some(norm) => norm.forward(&y, pass),
+        None => Ok(y),
+    }
+}

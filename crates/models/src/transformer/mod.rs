@@ -1,0 +1,269 @@
+//! The decoder that all families share.
+
+mod attention;
+mod block;
+mod cache;
+mod mlp;
+mod names;
+mod split_input;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Result, Tensor};
+use serde_json::Value;
+use tenterhook_hooks::{Gradients, HookManager, Pass, Point, PointTable};
+use tenterhook_nn::layers::{Embedding, Input, Linear, LinearSpec, Norm, NormPoints, NormSpec};
+use tenterhook_nn::ops::{RopeScaling, RopeSpec, RopeTable, cross_entropy, dropout, rope_table};
+use tenterhook_nn::{Params, RandomWeights, Scope};
+
+use crate::config::{NormKind, Positions, TransformerConfig};
+use crate::error::ModelError;
+use crate::files::{ModelFiles, save_model};
+use attention::Positioned;
+use block::Block;
+pub use cache::KvCache;
+use names::Names;
+
+/// A decoder-only transformer of any supported family, with points at every place of interest.
+///
+/// ```
+/// use candle_core::{DType, Device, Tensor};
+/// use tenterhook_hooks::{Pass, PassSetup};
+/// use tenterhook_models::{Transformer, config::TransformerConfig};
+///
+/// let model = Transformer::init(TransformerConfig::gpt2(50, 16, 8, 2, 2), 42, DType::F32, &Device::Cpu)?;
+/// let hooks = model.hook_manager();
+/// let id = hooks.register_capture_hook("blocks.*.hook_resid_post", None, None, false, true)?;
+///
+/// let ids = Tensor::new(&[[1u32, 2, 3]], &Device::Cpu)?;
+/// let logits = model.forward(&ids, &hooks.pass(PassSetup::default()))?;
+/// assert_eq!(logits.dims(), [1, 3, 50]);
+/// assert_eq!(hooks.get_captured_states(&id)?.len(), 2);
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub struct Transformer {
+    config: TransformerConfig,
+    /// The `config.json` it was read from, or one made for it: written back when it is saved.
+    config_json: Value,
+    points: Arc<PointTable>,
+    params: Params,
+    embed: Embedding,
+    positions: Option<Embedding>,
+    blocks: Vec<Block>,
+    final_norm: Norm,
+    head: Linear,
+}
+
+impl Transformer {
+    /// Reads a Hugging Face model directory. All that is wrong with it is reported at once.
+    pub fn load(dir: &Path, dtype: DType, device: &Device) -> std::result::Result<Self, ModelError> {
+        Self::from_files(&ModelFiles::open(dir)?, dtype, device)
+    }
+
+    /// The same for a directory that is already open.
+    pub fn from_files(files: &ModelFiles, dtype: DType, device: &Device) -> std::result::Result<Self, ModelError> {
+        let mut weights = files.weights(dtype, device);
+        let scope = Scope::new(&mut weights, dtype, device);
+        let built = Self::build(files.config.clone(), files.config_json.clone(), scope);
+        weights.finish_with(built)
+    }
+
+    /// A new model, as GPT-2 begins: normal weights, projections into the stream scaled down by the depth. A function of the seed.
+    pub fn init(config: TransformerConfig, seed: u64, dtype: DType, device: &Device) -> std::result::Result<Self, ModelError> {
+        config.validate()?;
+        let json = config.to_hf();
+        Ok(Self::build(config, json, Scope::new(RandomWeights { seed }, dtype, device))?)
+    }
+
+    fn build(config: TransformerConfig, config_json: Value, scope: Scope) -> Result<Self> {
+        let names = Names::of(&config);
+        let root = scope.pp(names.root);
+        let hidden = |name: &str| scope.point(Point::new(name, "batch pos d_model"));
+        let embed_out = hidden("hook_embed")?;
+        let embed = Embedding::new(&root.pp(names.embed), config.vocab, config.width, config.init_std, Some(embed_out))?;
+        let positions = match config.positions {
+            Positions::Rotary(_) => None,
+            Positions::Learned => {
+                let output = Some(hidden("hook_pos_embed")?);
+                let path = root.pp(names.positions);
+                Some(Embedding::new(&path, config.context, config.width, config.init_std, output)?)
+            }
+        };
+        let blocks = (0..config.layers)
+            .map(|i| Block::new(&root.pp(names.blocks).pp(i).in_block(i), &config, names, i))
+            .collect::<Result<_>>()?;
+        let inside = NormPoints::declare(&scope, "ln_final", "batch pos d_model")?;
+        let norm_out = hidden("ln_final.hook_out")?;
+        let norm = root.pp(names.final_norm);
+        let final_norm = Norm::new(&norm, config.norm_spec(), None, Some(inside), Some(norm_out))?;
+        let head = scope.pp(names.head);
+        let head = match config.tied_embeddings {
+            true => Linear::tied(&head, embed.weight(), Input::OutputOf(norm_out), None)?,
+            false => {
+                let spec = LinearSpec {
+                    inputs: config.width,
+                    outputs: config.vocab,
+                    bias: false,
+                    layout: tenterhook_nn::ops::WeightLayout::OutIn,
+                    std: config.init_std,
+                };
+                Linear::new(&head, spec, Input::OutputOf(norm_out), None)?
+            }
+        };
+        let (points, params) = scope.finish();
+        Ok(Self { config, config_json, points, params, embed, positions, blocks, final_norm, head })
+    }
+
+    /// Writes a directory that `transformers` loads: `config.json`, `model.safetensors` and, when given, the tokenizer.
+    pub fn save(&self, dir: &Path, tokenizer: Option<&Path>) -> std::result::Result<(), ModelError> {
+        let tensors: Vec<(String, Tensor)> =
+            self.params.iter().map(|param| (param.name().to_string(), param.value().clone())).collect();
+        save_model(dir, &self.config_json, &tensors, tokenizer)
+    }
+
+    /// The description it was built from.
+    pub fn config(&self) -> &TransformerConfig {
+        &self.config
+    }
+
+    /// All points and layers.
+    pub fn points(&self) -> &Arc<PointTable> {
+        &self.points
+    }
+
+    /// All parameters, by the names they have in the model file.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// A hook manager for this model.
+    pub fn hook_manager(&self) -> HookManager {
+        HookManager::new(self.points.clone())
+    }
+
+    /// The logits `[batch, pos, vocab]` of token ids `[batch, pos]`.
+    pub fn forward(&self, ids: &Tensor, pass: &Pass) -> Result<Tensor> {
+        self.run(ids, None, pass)
+    }
+
+    /// The logits of the next tokens of a sequence whose earlier ones are in the cache, to which these are added.
+    /// The pass must say where they begin: `first_position` is the length of the cache.
+    pub fn forward_cached(&self, ids: &Tensor, cache: &mut KvCache, pass: &Pass) -> Result<Tensor> {
+        if pass.setup().gradients != Gradients::Off {
+            candle_core::bail!("gradients do not reach back into a cache: run the whole sequence with `forward`");
+        }
+        if pass.setup().first_position != cache.len() {
+            let (given, len) = (pass.setup().first_position, cache.len());
+            candle_core::bail!("the pass says that its first position is {given}, and the cache holds {len}");
+        }
+        self.check_cached_rotation(cache.len(), ids.dim(1)?)?;
+        let logits = self.run(ids, Some(cache), pass)?;
+        cache.advance(ids.dim(1)?);
+        Ok(logits)
+    }
+
+    /// The mean cross entropy of the targets `[batch, pos]`; `ignore_index` marks places that do not count.
+    pub fn loss(&self, ids: &Tensor, targets: &Tensor, ignore_index: Option<i64>, pass: &Pass) -> Result<Tensor> {
+        cross_entropy(&self.forward(ids, pass)?, targets, ignore_index)
+    }
+
+    /// The mean cross entropy of every token after the first of its sequence.
+    pub fn next_token_loss(&self, ids: &Tensor, pass: &Pass) -> Result<Tensor> {
+        next_token_loss(&self.forward(ids, pass)?, ids)
+    }
+
+    fn run(&self, ids: &Tensor, mut cache: Option<&mut KvCache>, pass: &Pass) -> Result<Tensor> {
+        pass.enter(&self.points)?;
+        let (_, count) = ids.dims2()?;
+        let first = pass.setup().first_position;
+        self.check_length(first, count)?;
+        let mut x = self.embed.forward(ids, self.config.embed_scale, pass)?;
+        if let Some(positions) = &self.positions {
+            x = (x + positions.forward(&position_ids(ids, first)?, None, pass)?)?;
+        }
+        if self.config.dropout.embedding > 0.0 && pass.is_training() {
+            x = dropout(&x, self.config.dropout.embedding, &pass.random().named("embedding"))?;
+        }
+        let rotation = self.rotation(first, count, &x)?;
+        for (i, block) in self.blocks.iter().enumerate() {
+            let cache = cache.as_deref_mut().map(|cache| {
+                let len = cache.len();
+                (cache.layer(i), len)
+            });
+            x = block.forward(x, Positioned { rotation: rotation.as_ref(), cache }, pass)?;
+        }
+        let x = self.final_norm.forward(&x, pass)?;
+        let logits = self.head.forward(&x, pass)?;
+        match self.config.logit_soft_cap {
+            Some(cap) => ((logits / cap)?.tanh()? * cap),
+            None => Ok(logits),
+        }
+    }
+
+    fn check_length(&self, first: usize, count: usize) -> Result<()> {
+        if count == 0 {
+            candle_core::bail!("a sequence must have at least one token");
+        }
+        // Rotation has no end; a table of learned positions has.
+        if self.positions.is_some() && first + count > self.config.context {
+            candle_core::bail!("positions {first} to {} were given; the model has {}", first + count - 1, self.config.context);
+        }
+        Ok(())
+    }
+
+    /// LongRoPE rotates a long sequence by other angles than a short one: keys that are already in the cache would be wrong.
+    fn check_cached_rotation(&self, cached: usize, count: usize) -> Result<()> {
+        let Positions::Rotary(RopeSpec { scaling: RopeScaling::LongRope { original_context, .. }, .. }) =
+            &self.config.positions
+        else {
+            return Ok(());
+        };
+        if (1..=*original_context).contains(&cached) && cached + count > *original_context {
+            candle_core::bail!(
+                "the sequence grows past {original_context} positions, where this model's rotation changes: \
+                 the {cached} cached keys no longer fit, begin again with an empty cache and the whole sequence"
+            );
+        }
+        Ok(())
+    }
+
+    fn rotation(&self, first: usize, count: usize, like: &Tensor) -> Result<Option<RopeTable>> {
+        match &self.config.positions {
+            Positions::Learned => Ok(None),
+            Positions::Rotary(spec) => rope_table(spec, first..first + count, first + count, like.dtype(), like.device()).map(Some),
+        }
+    }
+}
+
+/// The mean cross entropy of every token after the first of its sequence, from logits of the whole sequence.
+pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    let count = ids.dim(1)?;
+    if count < 2 {
+        candle_core::bail!("the next-token loss needs at least two tokens per sequence");
+    }
+    cross_entropy(&logits.narrow(1, 0, count - 1)?.contiguous()?, &ids.narrow(1, 1, count - 1)?.contiguous()?, None)
+}
+
+/// `[batch, pos]`: the position of every token.
+fn position_ids(ids: &Tensor, first: usize) -> Result<Tensor> {
+    let (batch, count) = ids.dims2()?;
+    let row: Vec<u32> = (first..first + count).map(|position| position as u32).collect();
+    Tensor::from_vec(row.repeat(batch), (batch, count), ids.device())
+}
+
+impl TransformerConfig {
+    pub(crate) fn norm_spec(&self) -> NormSpec {
+        NormSpec {
+            width: self.width,
+            eps: self.norm_eps,
+            centered: self.norm == NormKind::LayerNorm,
+            gain_offset: self.norm_weight_offset,
+        }
+    }
+
+    /// New projections into the stream begin smaller, by the number of them, so that the stream does not grow with depth.
+    pub(crate) fn residual_std(&self) -> f64 {
+        self.init_std / (2.0 * self.layers.max(1) as f64).sqrt()
+    }
+}

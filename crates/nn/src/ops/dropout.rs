@@ -1,0 +1,129 @@
+//! Dropout whose mask is a function of a random stream: nothing is stored, and a resumed run drops the same elements.
+
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
+use tenterhook_hooks::random::Stream;
+
+use super::cpu::{self, CHUNK, dispatch};
+use super::real::Real;
+
+/// Sets every element to zero with probability `p` and multiplies the others by `1 / (1 - p)`.
+///
+/// Element `i` (row-major) is kept when word `i % 4` of `stream.block(i / 4)` is at least `p * 2^32`. The same
+/// stream gives the same mask on every device; use one stream per place and step.
+pub fn dropout(x: &Tensor, p: f64, stream: &Stream) -> Result<Tensor> {
+    if !(0.0..1.0).contains(&p) {
+        candle_core::bail!("dropout: the probability must be in [0, 1), not {p}");
+    }
+    if p == 0.0 {
+        return Ok(x.clone());
+    }
+    let mask =
+        Mask { stream: *stream, threshold: (p * 4_294_967_296.0).round() as u32, scale: 1.0 / (1.0 - p) };
+    if cpu::fused(x) {
+        return x.contiguous()?.apply_op1(mask);
+    }
+    let mask = cpu::tensor(mask.apply(&vec![1f32; x.elem_count()]), x.shape())?;
+    x * mask.to_device(x.device())?.to_dtype(x.dtype())?
+}
+
+struct Mask {
+    stream: Stream,
+    threshold: u32,
+    scale: f64,
+}
+
+impl Mask {
+    fn apply<T: Real>(&self, x: &[T]) -> Vec<T> {
+        const WORDS: usize = 4;
+        const { assert!(CHUNK.is_multiple_of(WORDS)) };
+        let scale = T::of(self.scale);
+        // SAFETY: every element is written.
+        let mut y = unsafe { cpu::uninit::<T>(x.len()) };
+        cpu::for_chunks(&mut y, CHUNK, |start, y| {
+            for (i, (y, x)) in y.chunks_mut(WORDS).zip(x[start..].chunks(WORDS)).enumerate() {
+                let words = self.stream.block((start / WORDS + i) as u64);
+                for ((y, &x), word) in y.iter_mut().zip(x).zip(words) {
+                    *y = if word >= self.threshold { x * scale } else { T::zero() };
+                }
+            }
+        });
+        y
+    }
+}
+
+impl CustomOp1 for Mask {
+    fn name(&self) -> &'static str {
+        "dropout"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        dispatch!(x.dtype(), T => {
+            let y = self.apply::<T>(cpu::slice(x, layout)?);
+            Ok((T::to_cpu_storage_owned(y), layout.shape().clone()))
+        })
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
+        let dx = dispatch!(x.dtype(), T => {
+            cpu::with_slice::<T, _>(g, |g| cpu::tensor(self.apply(g), x.shape()))
+        });
+        dx.map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::check::{assert_same_bits, check_gradients, random, values};
+    use super::super::compare::{fused_like_composed, same_on_any_threads};
+    use super::*;
+    use candle_core::{DType, Device, Var};
+
+    #[test]
+    fn keeps_the_mean_and_the_share() -> Result<()> {
+        let n = 200_001;
+        let x = Tensor::ones(n, DType::F32, &Device::Cpu)?;
+        for p in [0.1, 0.5, 0.9] {
+            let y = values(&dropout(&x, p, &Stream::new(3).named("test"))?);
+            let dropped = y.iter().filter(|&&y| y == 0.0).count() as f64 / n as f64;
+            assert!((dropped - p).abs() < 4.0 * (p * (1.0 - p) / n as f64).sqrt(), "{p}: {dropped}");
+            assert!(y.iter().all(|&y| y == 0.0 || (y - 1.0 / (1.0 - p)).abs() < 1e-6));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn the_mask_is_that_of_the_stream_forward_and_backward() -> Result<()> {
+        let stream = Stream::new(3).named("test").at(5);
+        let x = Var::from_tensor(&Tensor::ones((7, 5), DType::F64, &Device::Cpu)?)?;
+        let y = dropout(&x.t()?, 0.25, &stream)?;
+        let mask = values(&y);
+        let kept = |i: usize| stream.block(i as u64 / 4)[i % 4] >= 1 << 30;
+        assert!(mask.iter().enumerate().all(|(i, &y)| (y != 0.0) == kept(i)));
+        let store = y.sum_all()?.backward()?;
+        let Some(dx) = store.get(&x) else { panic!("no gradient") };
+        assert_eq!(values(&dx.t()?), mask);
+        let other = dropout(&x.t()?, 0.25, &stream.at(6))?;
+        assert_ne!(values(&other), mask);
+        check_gradients("dropout", &[random((7, 5), 1, DType::F64)], |v| dropout(&v[0].t()?, 0.25, &stream));
+        Ok(())
+    }
+
+    #[test]
+    fn fused_like_composed_on_any_threads() -> Result<()> {
+        let stream = Stream::new(9);
+        let x = [random((211, 307), 4, DType::F32)];
+        fused_like_composed("dropout", &x, 1e-6, |v| dropout(&v[0], 0.3, &stream))?;
+        same_on_any_threads("dropout", &x, |v| dropout(&v[0].t()?, 0.3, &stream))
+    }
+
+    #[test]
+    fn the_probability_is_checked() -> Result<()> {
+        let x = random(5, 4, DType::F32);
+        assert_same_bits("p = 0", &dropout(&x, 0.0, &Stream::new(0))?, &x);
+        for p in [-0.1, 1.0, f64::NAN] {
+            assert!(dropout(&x, p, &Stream::new(0)).is_err());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! `tenterhook capture`: activations and gradients of a model, in a file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use candle_core::{DType, Device, Tensor};
+use clap::Args;
+use serde_json::json;
+use tenterhook_hooks::{Gradients, HookManager, HookOptions, OnError, PassSetup, Retention, Selector, Site, hook_fn};
+use tenterhook_models::files::save_tensors;
+use tenterhook_models::{Transformer, next_token_loss};
+
+use super::error::CliError;
+use super::{Outcome, device, output};
+
+/// Run a model on token ids and write what passes at chosen points to a safetensors file.
+///
+/// The file holds one tensor per point under the name that matched, `logits` with --logits, and with --gradients also
+/// `loss`, the mean next-token cross entropy, and its gradient at each point under `grad.<name>`.
+#[derive(Args)]
+#[command(
+    after_help = "Example: tenterhook capture ./gpt2 --tokens-file ids.json --points 'blocks.*.hook_resid_post' --out out.safetensors"
+)]
+pub(super) struct CaptureArgs {
+    /// A Hugging Face model directory.
+    model: PathBuf,
+    /// A JSON file with a list of equally long lists of token ids: [[1, 2, 3], [4, 5, 6]].
+    #[arg(long, value_name = "FILE")]
+    tokens_file: PathBuf,
+    /// A point's name, a layer's path, a glob (`*` spans dots) or a block index. May be given several times.
+    #[arg(long, value_name = "GLOB", required = true, allow_hyphen_values = true)]
+    points: Vec<String>,
+    /// The safetensors file to write.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Write the logits too.
+    #[arg(long)]
+    logits: bool,
+    /// Write the loss and its gradient at each point too.
+    #[arg(long)]
+    gradients: bool,
+    /// Where to compute: cpu, cuda:N or metal.
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    device: String,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
+    let device = device::parse(&args.device)?;
+    check_out(&args.out)?;
+    let tokens = read_tokens(&args.tokens_file)?;
+    let model = Transformer::load(&args.model, DType::F32, &device)?;
+    check_tokens(&tokens, &model, args)?;
+    let hooks = model.hook_manager();
+    attach(&hooks, args)?;
+
+    let gradients = if args.gradients { Gradients::Activations } else { Gradients::Off };
+    let pass = hooks.pass(PassSetup::eval(0).gradients(gradients));
+    let ids = to_tensor(&tokens, &device)?;
+    let logits = model.forward(&ids, &pass)?;
+    let mut tensors = BTreeMap::new();
+    if args.gradients {
+        let loss = next_token_loss(&logits, &ids)?;
+        loss.backward()?;
+        tensors.insert("loss".to_string(), loss.detach());
+    }
+    if args.logits {
+        tensors.insert("logits".to_string(), logits.detach());
+    }
+    drop(logits);
+    collect(&hooks, args, &mut tensors)?;
+    let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
+    save_tensors(&args.out, &tensors).map_err(|error| CliError::failed(error.to_string()))?;
+
+    let report = pass.report();
+    if args.json {
+        let shapes: BTreeMap<&str, &[usize]> =
+            tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.dims())).collect();
+        let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+        output::json(&json!({ "out": args.out, "tensors": shapes, "receipts": report.hooks, "errors": errors }))?;
+    } else {
+        let bytes: usize = tensors.iter().map(|(_, t)| t.elem_count() * t.dtype().size_in_bytes()).sum();
+        output::text(&report.to_string());
+        output::text(&format!("\n{} tensors, {bytes} bytes: {}", tensors.len(), args.out.display()));
+    }
+    Ok(if report.degraded() { Outcome::Degraded } else { Outcome::Done })
+}
+
+/// Two hooks, so that the receipts say of values and of gradients what happened.
+fn attach(hooks: &HookManager, args: &CaptureArgs) -> Result<(), CliError> {
+    let select = Selector::from(args.points.clone());
+    let options = |id: &str| HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::id(id) };
+    let keep = hook_fn::observe(select.clone(), |at, x, cx| cx.keep(at, x, Retention::All, None));
+    hooks.register_with(keep, options("capture"))?;
+    if args.gradients {
+        let keep = hook_fn::observe_gradient(select, |at, x, cx| cx.keep(at, x, Retention::All, None));
+        hooks.register_with(keep, options("capture_gradients"))?;
+    }
+    Ok(())
+}
+
+/// Moves what was captured into `tensors`, and makes sure that everything that was asked for is there.
+fn collect(hooks: &HookManager, args: &CaptureArgs, tensors: &mut BTreeMap<String, Tensor>) -> Result<(), CliError> {
+    for hook in hooks.list_hooks() {
+        let prefix = if hook.id == "capture_gradients" { "grad." } else { "" };
+        for state in hooks.get_captured_states(&hook.id)? {
+            debug_assert_eq!(state.site == Site::Gradient, !prefix.is_empty());
+            tensors.insert(format!("{prefix}{}", state.point), state.tensor);
+        }
+        let absent: Vec<&str> =
+            hook.matched.iter().map(String::as_str).filter(|name| !tensors.contains_key(&format!("{prefix}{name}"))).collect();
+        if !absent.is_empty() {
+            let what = if prefix.is_empty() { "value" } else { "gradient" };
+            return Err(CliError::failed(format!("no {what} arrived at {}", absent.join(", "))));
+        }
+    }
+    hooks.clear_captured_states(None)?;
+    debug_assert!(!args.points.is_empty());
+    Ok(())
+}
+
+fn check_out(out: &Path) -> Result<(), CliError> {
+    let shown = out.display();
+    if out.is_dir() {
+        return Err(CliError::bad_input(format!("--out {shown} is a directory; name a .safetensors file in it")));
+    }
+    let parent = match out.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
+        return Err(CliError::bad_input(format!("--out {shown}: the directory {} does not exist", parent.display())));
+    }
+    Ok(())
+}
+
+/// No list of ids that fits into memory is larger.
+const LARGEST_TOKENS_FILE: u64 = 1 << 30;
+
+fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
+    let bad = |problem: String| CliError::bad_input(format!("{}: {problem}", path.display()));
+    let size = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?.len();
+    if size > LARGEST_TOKENS_FILE {
+        return Err(bad(format!("{size} bytes are too many for a file of token ids")));
+    }
+    let text = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| bad(format!("expected a list of lists of token ids, such as [[1, 2], [3, 4]]: {error}")))
+}
+
+fn check_tokens(tokens: &[Vec<u32>], model: &Transformer, args: &CaptureArgs) -> Result<(), CliError> {
+    let bad = |problem: String| Err(CliError::bad_input(format!("{}: {problem}", args.tokens_file.display())));
+    let config = model.config();
+    let Some(first) = tokens.first() else { return bad("there are no sequences".into()) };
+    let least = if args.gradients { 2 } else { 1 };
+    if first.len() < least {
+        return bad(format!("a sequence needs at least {least} token{}", if least > 1 { "s, to have a next one" } else { "" }));
+    }
+    if let Some(row) = tokens.iter().position(|row| row.len() != first.len()) {
+        return bad(format!(
+            "sequence {row} has {} tokens and sequence 0 has {}: all must be equally long",
+            tokens[row].len(),
+            first.len()
+        ));
+    }
+    for (row, ids) in tokens.iter().enumerate() {
+        if let Some(column) = ids.iter().position(|id| *id as usize >= config.vocab) {
+            return bad(format!(
+                "token id {} (sequence {row}, position {column}) is outside the vocabulary of {}",
+                ids[column], config.vocab
+            ));
+        }
+    }
+    if matches!(config.positions, tenterhook_models::config::Positions::Learned) && first.len() > config.context {
+        return bad(format!("{} tokens are more than the model's {} positions", first.len(), config.context));
+    }
+    Ok(())
+}
+
+fn to_tensor(tokens: &[Vec<u32>], device: &Device) -> Result<Tensor, CliError> {
+    let flat: Vec<u32> = tokens.concat();
+    Ok(Tensor::from_vec(flat, (tokens.len(), tokens[0].len()), device)?)
+}

@@ -1,0 +1,59 @@
+//! Errors of commands, with the exit code each means.
+
+use std::fmt;
+
+use tenterhook_hooks::AttachError;
+use tenterhook_models::error::ModelError;
+
+/// What a command failed with.
+#[derive(Debug)]
+pub(super) struct CliError {
+    message: String,
+    exit_code: u8,
+}
+
+impl CliError {
+    /// Wrong usage, configuration or file, found before any work was done.
+    pub(super) fn bad_input(message: impl Into<String>) -> Self {
+        Self { message: message.into(), exit_code: 2 }
+    }
+
+    /// The work itself failed.
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), exit_code: 1 }
+    }
+
+    pub(super) fn exit_code(&self) -> u8 {
+        self.exit_code
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<ModelError> for CliError {
+    fn from(error: ModelError) -> Self {
+        Self::bad_input(error.to_string())
+    }
+}
+
+impl From<AttachError> for CliError {
+    fn from(error: AttachError) -> Self {
+        Self::bad_input(error.to_string())
+    }
+}
+
+impl From<candle_core::Error> for CliError {
+    fn from(error: candle_core::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
+impl From<tenterhook_hooks::BoxError> for CliError {
+    fn from(error: tenterhook_hooks::BoxError) -> Self {
+        Self::failed(error.to_string())
+    }
+}

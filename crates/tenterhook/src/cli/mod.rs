@@ -1,0 +1,74 @@
+//! The command line.
+
+mod capture;
+mod device;
+mod error;
+mod output;
+mod points;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tenterhook_nn::on_deep_stack;
+use tracing_subscriber::EnvFilter;
+
+use error::CliError;
+
+/// One hook system for training neural networks and for understanding them.
+#[derive(Parser)]
+#[command(name = "tenterhook", version, about, arg_required_else_help = true)]
+#[command(after_help = "Exit codes: 0 done; 1 failed; 2 bad usage, configuration or file; 4 done, but a hook failed.")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Points(points::PointsArgs),
+    Capture(capture::CaptureArgs),
+}
+
+/// How a command ended when it did not fail.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    /// Done, but a hook failed on the way.
+    Degraded,
+}
+
+/// Parses the arguments of the process, runs the command and turns its result into an exit code.
+pub fn main() -> ExitCode {
+    start_logging();
+    let cli = Cli::parse();
+    let run = move || match cli.command {
+        Command::Points(args) => points::run(&args),
+        Command::Capture(args) => capture::run(&args),
+    };
+    let result = match on_deep_stack(run) {
+        Ok(result) => result,
+        Err(error) => Err(CliError::failed(format!("no thread to work on: {error}"))),
+    };
+    match result {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Degraded) => ExitCode::from(4),
+        Err(error) => {
+            output::error(&error.to_string());
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Warnings go to standard error; `RUST_LOG` asks for more.
+fn start_logging() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let color = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    // Another subscriber may be there already when a test or a user's own main calls us.
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(color)
+        .without_time()
+        .with_target(false)
+        .try_init();
+}

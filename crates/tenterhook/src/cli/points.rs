@@ -1,0 +1,63 @@
+//! `tenterhook points`: the places of a model that hooks can be attached to.
+
+use std::path::PathBuf;
+
+use candle_core::{DType, Device};
+use clap::Args;
+use serde_json::json;
+use tenterhook_hooks::Point;
+use tenterhook_models::Transformer;
+
+use super::error::CliError;
+use super::{Outcome, output};
+
+/// List the points and layers of a model.
+///
+/// A point is a named place where a tensor passes. Points marked `costly` are computed only while somebody
+/// listens and are matched only by their own name. Every layer of the model file is a name too: it means the layer's output.
+#[derive(Args)]
+#[command(after_help = "Example: tenterhook points ./gpt2 | grep resid")]
+pub(super) struct PointsArgs {
+    /// A Hugging Face model directory.
+    model: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &PointsArgs) -> Result<Outcome, CliError> {
+    let model = Transformer::load(&args.model, DType::F32, &Device::Cpu)?;
+    let points = model.points();
+    if args.json {
+        let all: Vec<&Point> = points.iter().map(|(_, point)| point).collect();
+        output::json(&json!({
+            "family": model.config().family.model_type(),
+            "parameters": model.params().element_count(),
+            "blocks": points.blocks().len(),
+            "points": all,
+            "layers": points.layers().iter().map(|layer| layer.path.as_str()).collect::<Vec<_>>(),
+        }))?;
+        return Ok(Outcome::Done);
+    }
+    let rows: Vec<Vec<String>> = points.iter().map(|(_, point)| row(point)).collect();
+    output::text(&output::table(&["point", "axes", "notes", "also called"], &rows));
+    output::text(&format!(
+        "\n{} points, {} layers, {} blocks, {} parameters ({})",
+        points.len(),
+        points.layers().len(),
+        points.blocks().len(),
+        model.params().element_count(),
+        model.config().family.model_type(),
+    ));
+    Ok(Outcome::Done)
+}
+
+fn row(point: &Point) -> Vec<String> {
+    let notes = [
+        (point.on_demand, "costly"),
+        (!point.writable, "read-only"),
+        (!point.differentiable, "no gradient"),
+    ];
+    let notes: Vec<&str> = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
+    vec![point.name.clone(), point.axes.clone(), notes.join(", "), point.aliases.join(" ")]
+}
