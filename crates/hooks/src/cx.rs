@@ -121,7 +121,13 @@ impl Cx<'_> {
     }
 
     /// Keeps a tensor in the manager's store of captured states, within its limits.
-    pub fn keep(&mut self, at: &At, x: &Tensor, retention: Retention, layer_idx: Option<usize>) -> HookResult {
+    pub fn keep(
+        &mut self,
+        at: &At,
+        x: &Tensor,
+        retention: Retention,
+        layer_idx: Option<usize>,
+    ) -> HookResult {
         let states = self.facts.states.as_ref().ok_or("this pass has no store for captured states")?;
         let state = CapturedState {
             point: at.name().to_string(),

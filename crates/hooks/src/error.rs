@@ -139,7 +139,8 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>, 
         if score <= ALIKE || best.iter().any(|(_, other)| *other == name) {
             continue;
         }
-        let at = best.partition_point(|(other, text)| other.total_cmp(&score).reverse().then(text.cmp(&name)).is_lt());
+        let at = best
+            .partition_point(|(other, text)| other.total_cmp(&score).reverse().then(text.cmp(&name)).is_lt());
         best.insert(at, (score, name));
         best.truncate(count);
     }

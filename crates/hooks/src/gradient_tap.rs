@@ -34,7 +34,12 @@ impl GradientListener {
 impl GradientHooks {
     pub(crate) fn new(facts: Arc<Facts>, point: PointId, listeners: &Listeners) -> Self {
         let weak = |list: &[Listener]| list.iter().map(GradientListener::new).collect();
-        Self { facts, point, edit: weak(&listeners.edit_gradient), observe: weak(&listeners.observe_gradient) }
+        Self {
+            facts,
+            point,
+            edit: weak(&listeners.edit_gradient),
+            observe: weak(&listeners.observe_gradient),
+        }
     }
 
     fn at<'a>(&'a self, listener: &'a GradientListener) -> At<'a> {
@@ -75,8 +80,9 @@ impl CustomOp1 for GradientTap {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         // candle wants new storage of every op, so the value is copied once.
-        let (start, end) =
-            layout.contiguous_offsets().ok_or_else(|| Error::msg("a gradient tap needs a contiguous value"))?;
+        let (start, end) = layout
+            .contiguous_offsets()
+            .ok_or_else(|| Error::msg("a gradient tap needs a contiguous value"))?;
         let copy = match storage {
             CpuStorage::F32(values) => CpuStorage::F32(values[start..end].to_vec()),
             CpuStorage::F64(values) => CpuStorage::F64(values[start..end].to_vec()),

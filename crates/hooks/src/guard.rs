@@ -24,7 +24,8 @@ pub(crate) fn observe(slot: &Slot, facts: &Facts, at: &At, x: &Tensor) -> Result
 
 /// Lets a hook replace a tensor. What comes back is fit to take the original's place.
 pub(crate) fn edit(slot: &Slot, facts: &Facts, at: &At, x: &Tensor) -> Result<Option<Tensor>> {
-    let check = |edited: &Option<Tensor>| edited.as_ref().map_or(Ok(Receipt::default()), |y| check_edit(slot, x, y));
+    let check =
+        |edited: &Option<Tensor>| edited.as_ref().map_or(Ok(Receipt::default()), |y| check_edit(slot, x, y));
     Ok(call(slot, facts, at, "edit", |hook, cx| hook.edit(at, x, cx), check)?.flatten())
 }
 
@@ -41,7 +42,10 @@ fn check_edit(slot: &Slot, x: &Tensor, y: &Tensor) -> HookResult<Receipt> {
     let difference = difference(x, y)?;
     if difference.broken > 0 && !slot.options.allow_non_finite {
         let count = difference.broken;
-        return Err(format!("turned {count} finite values into NaN or infinity (allow_non_finite permits it)").into());
+        return Err(format!(
+            "turned {count} finite values into NaN or infinity (allow_non_finite permits it)"
+        )
+        .into());
     }
     Ok(Receipt { edits: 1, elements_changed: difference.changed, ..Receipt::default() })
 }
@@ -139,7 +143,9 @@ fn failed(slot: &Slot, facts: &Facts, at: &At, event: &'static str, error: BoxEr
 
 fn asked_to_abort(facts: &Facts) -> Option<String> {
     match &lock(&facts.ledger).control {
-        Some(Control::Abort { hook_id, reason }) => Some(format!("hook `{hook_id}` asked to abort: {reason}")),
+        Some(Control::Abort { hook_id, reason }) => {
+            Some(format!("hook `{hook_id}` asked to abort: {reason}"))
+        }
         _ => None,
     }
 }

@@ -30,7 +30,11 @@ pub struct Hooked<M> {
 
 impl<M: Module> Hooked<M> {
     /// Declares the points of `module` under `path`.
-    pub fn new(points: &mut PointTableBuilder, path: &str, module: M) -> std::result::Result<Self, AttachError> {
+    pub fn new(
+        points: &mut PointTableBuilder,
+        path: &str,
+        module: M,
+    ) -> std::result::Result<Self, AttachError> {
         let input = points.point(Point::new(format!("{path}.hook_in"), "..."))?;
         let output = points.point(Point::new(format!("{path}.hook_out"), "..."))?;
         points.layer(path, input, output)?;

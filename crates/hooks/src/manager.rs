@@ -90,7 +90,13 @@ impl HookManager {
     /// The same with limits.
     pub fn with_config(points: Arc<PointTable>, config: ManagerConfig) -> Self {
         let states = Arc::new(StateStore::new(config.limits.clone()));
-        Self(Arc::new(Inner { table: points, config, board: Arc::default(), states, state: Mutex::default() }))
+        Self(Arc::new(Inner {
+            table: points,
+            config,
+            board: Arc::default(),
+            states,
+            state: Mutex::default(),
+        }))
     }
 
     /// The model's points.
@@ -156,7 +162,8 @@ impl HookManager {
             let mut state = lock(&self.0.state);
             let at = state.slots.iter().position(|slot| slot.id == id).ok_or_else(|| state.unknown(id))?;
             let old = &state.slots[at];
-            let new = Slot::new(old.serial, id.to_string(), kind, old.options.clone(), wiring, Box::new(hook));
+            let new =
+                Slot::new(old.serial, id.to_string(), kind, old.options.clone(), wiring, Box::new(hook));
             new.set_enabled(old.is_enabled() || old.is_quarantined());
             let old = std::mem::replace(&mut state.slots[at], Arc::new(new));
             (old, state.cached.take())
@@ -265,13 +272,17 @@ impl HookManager {
     /// What a hook must keep across a restart.
     pub fn save_state(&self, id: &str) -> HookResult<Option<serde_json::Value>> {
         let slot = self.0.slot(id)?;
-        slot.hook.with(thread_tag(), |hook| hook.save_state()).map_err(|_| "the hook is running on this thread")?
+        slot.hook
+            .with(thread_tag(), |hook| hook.save_state())
+            .map_err(|_| "the hook is running on this thread")?
     }
 
     /// Gives a hook back what it saved.
     pub fn load_state(&self, id: &str, state: serde_json::Value) -> HookResult {
         let slot = self.0.slot(id)?;
-        slot.hook.with(thread_tag(), |hook| hook.load_state(state)).map_err(|_| "the hook is running on this thread")?
+        slot.hook
+            .with(thread_tag(), |hook| hook.load_state(state))
+            .map_err(|_| "the hook is running on this thread")?
     }
 
     /// Finds every point the hook wants; a want that matches nothing is an error.
@@ -342,14 +353,19 @@ impl State {
 
     /// Whether this id was made from some kind, at any time.
     fn was_made(&self, id: &str) -> bool {
-        let by_number = |(kind, number): (&str, &str)| Some(*self.made_ids.get(kind)? >= number.parse().ok()?);
+        let by_number =
+            |(kind, number): (&str, &str)| Some(*self.made_ids.get(kind)? >= number.parse().ok()?);
         self.made_ids.contains_key(id) || id.rsplit_once('-').and_then(by_number).unwrap_or(false)
     }
 
     /// The id given, or the kind, then kind-2, kind-3: readable, and never used twice.
     fn claim_id(&mut self, kind: &str, options: &HookOptions) -> Result<String, AttachError> {
         if let Some(id) = &options.id {
-            return if self.is_taken(id) { Err(AttachError::DuplicateId(id.clone())) } else { Ok(id.clone()) };
+            return if self.is_taken(id) {
+                Err(AttachError::DuplicateId(id.clone()))
+            } else {
+                Ok(id.clone())
+            };
         }
         loop {
             let number = self.made_ids.get(kind).copied().unwrap_or(0) + 1;

@@ -39,7 +39,9 @@ pub struct Mock {
 
 impl Mock {
     /// Points with these names, in training at step 0. A name twice is an error.
-    pub fn new<Name: Into<String>>(names: impl IntoIterator<Item = Name>) -> std::result::Result<Self, AttachError> {
+    pub fn new<Name: Into<String>>(
+        names: impl IntoIterator<Item = Name>,
+    ) -> std::result::Result<Self, AttachError> {
         let mut points = PointTable::builder();
         for name in names {
             points.point(Point::new(name, "..."))?;
@@ -85,7 +87,8 @@ impl Mock {
         let leaf = Var::from_tensor(value)?;
         let y = self.fire(name, leaf.as_tensor())?;
         let gradients = (y * gradient)?.sum_all()?.backward()?;
-        let cut = || Error::msg("no gradient arrives: a hook replaced the value by one that does not depend on it");
+        let cut =
+            || Error::msg("no gradient arrives: a hook replaced the value by one that does not depend on it");
         gradients.get(&leaf).cloned().ok_or_else(cut)
     }
 
@@ -169,7 +172,11 @@ mod tests {
         assert_eq!(mock.backward("p", &x, &x)?.to_vec1::<f32>()?, [10.0, -20.0]);
         assert_eq!(mock.backward("q", &x, &x)?.to_vec1::<f32>()?, [3.0, -6.0]);
         mock.eval();
-        assert_eq!(mock.backward("p", &x, &x)?.to_vec1::<f32>()?, [1.0, -2.0], "no gradient hooks without gradients");
+        assert_eq!(
+            mock.backward("p", &x, &x)?.to_vec1::<f32>()?,
+            [1.0, -2.0],
+            "no gradient hooks without gradients"
+        );
         mock.train();
         assert_eq!(mock.backward("p", &x, &x)?.to_vec1::<f32>()?, [10.0, -20.0]);
         Ok(())

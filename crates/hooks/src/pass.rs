@@ -66,7 +66,9 @@ impl Pass {
         if self.armed.is_empty() || Arc::ptr_eq(&self.plan.table, table) {
             return Ok(());
         }
-        Err(Error::msg("this pass was made by the hook manager of another model: its hooks would listen at the wrong places"))
+        Err(Error::msg(
+            "this pass was made by the hook manager of another model: its hooks would listen at the wrong places",
+        ))
     }
 
     /// Whether anybody listens at this point.

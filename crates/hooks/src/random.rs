@@ -7,6 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
+const ROUNDS: usize = 10;
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// One independent sequence of random values, addressed by counter.
@@ -52,6 +53,36 @@ impl Stream {
         philox(words(self.domain, counter), key(self.seed))
     }
 
+    /// [`Stream::block`] of `N` counters in a row, made side by side so that the compiler can vectorise.
+    #[inline(always)]
+    pub fn blocks<const N: usize>(&self, first: u64) -> [[u32; 4]; N] {
+        let mut lanes = [[0u32; N]; 4];
+        for i in 0..N {
+            let counter = words(self.domain, first.wrapping_add(i as u64));
+            for (lane, word) in lanes.iter_mut().zip(counter) {
+                lane[i] = word;
+            }
+        }
+        let mut key = key(self.seed);
+        for _ in 0..ROUNDS {
+            let [a, b, c, d] = &mut lanes;
+            for i in 0..N {
+                let low = u64::from(MULTIPLIER[0]) * u64::from(a[i]);
+                let high = u64::from(MULTIPLIER[1]) * u64::from(c[i]);
+                a[i] = (high >> 32) as u32 ^ b[i] ^ key[0];
+                b[i] = high as u32;
+                c[i] = (low >> 32) as u32 ^ d[i] ^ key[1];
+                d[i] = low as u32;
+            }
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        let mut blocks = [[0; 4]; N];
+        for (i, block) in blocks.iter_mut().enumerate() {
+            *block = [lanes[0][i], lanes[1][i], lanes[2][i], lanes[3][i]];
+        }
+        blocks
+    }
+
     /// A random 64-bit number.
     #[inline]
     pub fn bits(&self, counter: u64) -> u64 {
@@ -91,7 +122,7 @@ fn key(seed: u64) -> [u32; 2] {
 
 #[inline]
 fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
-    for _ in 0..10 {
+    for _ in 0..ROUNDS {
         let low = u64::from(MULTIPLIER[0]) * u64::from(counter[0]);
         let high = u64::from(MULTIPLIER[1]) * u64::from(counter[2]);
         counter = [
@@ -123,6 +154,15 @@ mod tests {
     }
 
     #[test]
+    fn several_blocks_at_once_are_the_single_ones() {
+        let stream = Stream::new(11).named("blocks");
+        for first in [0, 5, u64::from(u32::MAX) - 3, u64::MAX - 2] {
+            let expected = std::array::from_fn::<_, 8, _>(|i| stream.block(first.wrapping_add(i as u64)));
+            assert_eq!(stream.blocks::<8>(first), expected);
+        }
+    }
+
+    #[test]
     fn moments_are_those_of_the_distributions() {
         let stream = Stream::new(7).named("moments");
         let n = 100_000u64;
@@ -137,7 +177,15 @@ mod tests {
     #[test]
     fn streams_of_different_places_steps_and_seeds_differ() {
         let root = Stream::new(1);
-        let all = [root, root.named("a"), root.named("b"), root.at(1), root.at(2), root.named("a").at(1), Stream::new(2)];
+        let all = [
+            root,
+            root.named("a"),
+            root.named("b"),
+            root.at(1),
+            root.at(2),
+            root.named("a").at(1),
+            Stream::new(2),
+        ];
         for (i, a) in all.iter().enumerate() {
             assert!(all[..i].iter().all(|b| b.bits(0) != a.bits(0)));
         }

@@ -123,12 +123,20 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<24} {:>7} {:>7} {:>7} {:>12} {:>9} {:>7}", "hook", "points", "fired", "edits", "bytes", "ms", "errors")?;
+        writeln!(
+            f,
+            "{:<24} {:>7} {:>7} {:>7} {:>12} {:>9} {:>7}",
+            "hook", "points", "fired", "edits", "bytes", "ms", "errors"
+        )?;
         for hook in &self.hooks {
             let receipt = &hook.receipt;
             let milliseconds = receipt.nanoseconds as f64 / 1e6;
             write!(f, "{:<24} {:>7} {:>7} ", hook.id, hook.matched.len(), receipt.fired)?;
-            writeln!(f, "{:>7} {:>12} {milliseconds:>9.2} {:>7}", receipt.edits, receipt.bytes_captured, receipt.errors)?;
+            writeln!(
+                f,
+                "{:>7} {:>12} {milliseconds:>9.2} {:>7}",
+                receipt.edits, receipt.bytes_captured, receipt.errors
+            )?;
         }
         for hook in self.never_fired() {
             writeln!(f, "warning: hook `{}` was never called", hook.id)?;

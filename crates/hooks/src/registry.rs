@@ -106,9 +106,12 @@ impl HookRegistry {
         kinds.put(Debug::KIND, "looks for NaN, infinity, thresholds and wrong shapes", true, |options| {
             Ok(Box::new(Debug::new(options)?))
         });
-        kinds.put(GradientFlow::KIND, "says which layers get too little or too much gradient", true, |options| {
-            Ok(Box::new(GradientFlow::new(options)?))
-        });
+        kinds.put(
+            GradientFlow::KIND,
+            "says which layers get too little or too much gradient",
+            true,
+            |options| Ok(Box::new(GradientFlow::new(options)?)),
+        );
         kinds.put(Monitor::KIND, "measures tensors: mean, norm, percentiles, time", true, |options| {
             Ok(Box::new(Monitor::new(options)?))
         });
@@ -254,13 +257,17 @@ fn unknown_option<'a>(key: &str, known: impl Iterator<Item = &'a OptionInfo>) ->
 }
 
 /// Reads options. serde stops at the first mistake, so on failure every option is tried by itself.
-fn parse<Options: DeserializeOwned>(given: &Map<String, Value>, known: &[OptionInfo]) -> Result<Options, Vec<String>> {
+fn parse<Options: DeserializeOwned>(
+    given: &Map<String, Value>,
+    known: &[OptionInfo],
+) -> Result<Options, Vec<String>> {
     let read = |options: Map<String, Value>| Options::deserialize(Value::Object(options));
     let whole = match read(given.clone()) {
         Ok(options) => return Ok(options),
         Err(error) => error.to_string(),
     };
-    let absent = |option: &&OptionInfo| option.required && !option.names().any(|name| given.contains_key(name));
+    let absent =
+        |option: &&OptionInfo| option.required && !option.names().any(|name| given.contains_key(name));
     let missing: Vec<String> = known.iter().filter(absent).map(|option| option.name.clone()).collect();
     let is_about_another = |text: &str| {
         let required = known.iter().filter(|option| option.required);
@@ -286,7 +293,8 @@ fn problems_of(error: crate::error::BoxError) -> Vec<String> {
 fn options_of<Options: JsonSchema>() -> Vec<OptionInfo> {
     let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
     let schema = Value::from(settings.into_generator().into_root_schema_for::<Options>());
-    let required = |name: &str| schema["required"].as_array().is_some_and(|list| list.iter().any(|field| field == name));
+    let required =
+        |name: &str| schema["required"].as_array().is_some_and(|list| list.iter().any(|field| field == name));
     let properties = schema["properties"].as_object().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
     properties

@@ -54,7 +54,9 @@ impl Selector {
     fn collect(&self, table: &PointTable, site: Site, into: &mut Vec<Match>) -> Result<(), AttachError> {
         match self {
             // A name may have brackets of its own: what is there literally comes first.
-            Selector::Name(name) if is_glob(name) && !table.has_name(name) => into.extend(match_glob(name, table, site)?),
+            Selector::Name(name) if is_glob(name) && !table.has_name(name) => {
+                into.extend(match_glob(name, table, site)?)
+            }
             Selector::Name(name) => into.push(match_name(name, table, site)?),
             Selector::Block(index) => {
                 let block = table.block(*index)?;
@@ -104,12 +106,15 @@ fn match_glob(glob: &str, table: &PointTable, site: Site) -> Result<Vec<Match>, 
         .map(|(id, point)| Match::new(id, &point.name))
         .collect();
     if found.is_empty() {
-        let alias = |point: &crate::point::Point| point.aliases.iter().find(|name| glob_matches(glob, name)).cloned();
+        let alias =
+            |point: &crate::point::Point| point.aliases.iter().find(|name| glob_matches(glob, name)).cloned();
         found = open().filter_map(|(id, point)| alias(point).map(|name| Match::new(id, &name))).collect();
     }
     if found.is_empty() {
         // A costly point is reached by a glob over its own name: `blocks.*.attn.hook_result`.
-        let own = |name: &str| name.rsplit('.').next().is_some_and(|last| glob.ends_with(last)) && glob_matches(glob, name);
+        let own = |name: &str| {
+            name.rsplit('.').next().is_some_and(|last| glob.ends_with(last)) && glob_matches(glob, name)
+        };
         found = table
             .iter()
             .filter(|(_, point)| point.on_demand && own(&point.name))
@@ -120,7 +125,11 @@ fn match_glob(glob: &str, table: &PointTable, site: Site) -> Result<Vec<Match>, 
 }
 
 fn no_point(name: &str, table: &PointTable) -> AttachError {
-    AttachError::NoMatch { what: "point", selector: name.to_string(), nearest: nearest(name, table.all_names(), 3) }
+    AttachError::NoMatch {
+        what: "point",
+        selector: name.to_string(),
+        nearest: nearest(name, table.all_names(), 3),
+    }
 }
 
 fn no_layer(name: &str, table: &PointTable) -> AttachError {

@@ -155,7 +155,9 @@ impl StateStore {
             let spilled = match spill.as_mut().map(|spill| spill.as_mut()) {
                 None => None, // dropping was asked for
                 Some(Some(spill)) => Some(spill.put(&hook, &state)),
-                Some(None) => Some(Err("`at_limit` is `spill`, and no store was given to `set_spill`".into())),
+                Some(None) => {
+                    Some(Err("`at_limit` is `spill`, and no store was given to `set_spill`".into()))
+                }
             };
             match spilled {
                 Some(Ok(())) => count(&hook, Receipt { states_spilled: 1, ..Receipt::default() }),

@@ -63,7 +63,12 @@ pub struct CaptureLimits {
 
 impl Default for CaptureLimits {
     fn default() -> Self {
-        Self { max_captured_states: None, memory_limit_mb: None, cleanup_interval: 1, at_limit: AtLimit::DropOldest }
+        Self {
+            max_captured_states: None,
+            memory_limit_mb: None,
+            cleanup_interval: 1,
+            at_limit: AtLimit::DropOldest,
+        }
     }
 }
 

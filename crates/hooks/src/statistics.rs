@@ -238,7 +238,10 @@ mod tests {
 
     #[test]
     fn what_is_not_finite_is_counted_and_left_out() -> Result<()> {
-        let x = Tensor::new(&[1f32, f32::NAN, 0.0, f32::INFINITY, 3.0, f32::NEG_INFINITY, f32::NAN], &Device::Cpu)?;
+        let x = Tensor::new(
+            &[1f32, f32::NAN, 0.0, f32::INFINITY, 3.0, f32::NEG_INFINITY, f32::NAN],
+            &Device::Cpu,
+        )?;
         let moments = Moments::of(&x)?;
         assert_eq!((moments.nan, moments.infinite, moments.finite, moments.zeros), (2, 2, 3, 1));
         assert_eq!((moments.min, moments.max), (0.0, 3.0));

@@ -27,16 +27,18 @@ pub(crate) fn difference(before: &Tensor, after: &Tensor) -> Result<Difference> 
         return Ok(Difference::default());
     }
     match before.dtype() {
-        DType::F64 => {
-            differing(before, after, |a: f64, b: f64| (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite()))
-        }
+        DType::F64 => differing(before, after, |a: f64, b: f64| {
+            (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())
+        }),
         dtype if dtype.is_float() => {
             let (before, after) = (before.to_dtype(DType::F32)?, after.to_dtype(DType::F32)?);
             differing(&before, &after, |a: f32, b: f32| {
                 (a.to_bits() != b.to_bits(), a.is_finite() && !b.is_finite())
             })
         }
-        _ => differing(&before.to_dtype(DType::I64)?, &after.to_dtype(DType::I64)?, |a: i64, b: i64| (a != b, false)),
+        _ => differing(&before.to_dtype(DType::I64)?, &after.to_dtype(DType::I64)?, |a: i64, b: i64| {
+            (a != b, false)
+        }),
     }
 }
 

@@ -56,7 +56,11 @@ impl Condition {
         };
         Ok(hits.first.map(|(element, value)| {
             let index = index_of(element, x.dims());
-            let what = format!("{self} in {} of {} elements, first {value} at {index:?}", hits.count, x.elem_count());
+            let what = format!(
+                "{self} in {} of {} elements, first {value} at {index:?}",
+                hits.count,
+                x.elem_count()
+            );
             Trouble { what, count: hits.count, index: Some(index), value: Some(value) }
         }))
     }
@@ -406,7 +410,8 @@ mod tests {
     /// What the hook says about the values, if anything.
     fn check(condition: Condition, values: &[f32]) -> HookResult<Option<String>> {
         let mut mock = Mock::new(["p"])?;
-        let id = mock.attach(Debug::new(DebugOptions { conditions: vec![condition], ..DebugOptions::new("p") })?)?;
+        let id =
+            mock.attach(Debug::new(DebugOptions { conditions: vec![condition], ..DebugOptions::new("p") })?)?;
         mock.fire("p", &tensor(values)?)?;
         Ok(mock.hooks().findings(&id)?.first().map(ToString::to_string))
     }
@@ -421,7 +426,10 @@ mod tests {
         assert_eq!(told(Condition::Below(-1.0))?.as_deref(), Some(below));
         assert!(told(Condition::Inf)?.is_some_and(|text| text.ends_with("first inf at [0, 2]")));
         assert!(told(Condition::Above(2.0))?.is_some_and(|text| text.ends_with("first inf at [0, 2]")));
-        assert!(told(Condition::Shape(vec![1, 4]))?.is_some_and(|text| text.contains("shape [1, 5] where [1, 4]")));
+        assert!(
+            told(Condition::Shape(vec![1, 4]))?
+                .is_some_and(|text| text.contains("shape [1, 5] where [1, 4]"))
+        );
         assert_eq!(told(Condition::Shape(vec![-1, 5]))?, None);
         let odd = Condition::custom("odd length", |_, x| {
             Ok((x.elem_count() % 2 == 1).then(|| format!("{} elements", x.elem_count())))
@@ -461,11 +469,14 @@ mod tests {
         mock.attach(Debug::new(options)?)?;
         mock.fire("p", &tensor(&[1.0])?)?;
         let error = mock.fire("p", &tensor(&[1.0, f32::INFINITY])?).err().map(|error| error.to_string());
-        assert!(error.is_some_and(|text| text.contains("`p`, step 0: infinity in 1 of 2 elements, first inf at [0, 1]")));
+        assert!(error.is_some_and(|text| {
+            text.contains("`p`, step 0: infinity in 1 of 2 elements, first inf at [0, 1]")
+        }));
         assert!(matches!(mock.report().control, Some(Control::Abort { .. })));
         assert!(!mock.report().degraded(), "an asked-for end is no failure");
         mock.step();
-        let error = mock.backward("p", &tensor(&[1.0])?, &tensor(&[f32::NAN])?).err().map(|error| error.to_string());
+        let error =
+            mock.backward("p", &tensor(&[1.0])?, &tensor(&[f32::NAN])?).err().map(|error| error.to_string());
         assert!(error.is_some_and(|text| text.contains("the gradient at `p`, step 1: NaN")));
         Ok(())
     }

@@ -88,7 +88,9 @@ impl GradientFlow {
     pub fn new(options: GradientFlowOptions) -> Result<Self, AttachError> {
         let GradientFlowOptions { vanishing_below: low, exploding_above: high, .. } = options;
         if !(0.0 <= low && low < high) {
-            let problem = format!("`vanishing_below` is {low} and `exploding_above` is {high}: needed is 0 <= {low} < {high}");
+            let problem = format!(
+                "`vanishing_below` is {low} and `exploding_above` is {high}: needed is 0 <= {low} < {high}"
+            );
             return Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems: vec![problem] });
         }
         Ok(Self { options, clock: Clock::default(), norms: BTreeMap::new() })
@@ -170,7 +172,8 @@ mod tests {
     fn a_dead_layer_is_named_and_a_missing_gradient_listed() -> HookResult {
         let mut points = PointTable::builder();
         let names = ["h.0", "h.1", "h.2", "h.3", "aside"];
-        let ids = names.iter().map(|name| points.point(Point::new(*name, "d"))).collect::<Result<Vec<_>, _>>()?;
+        let ids =
+            names.iter().map(|name| points.point(Point::new(*name, "d"))).collect::<Result<Vec<_>, _>>()?;
         let hooks = HookManager::new(points.build());
         let id = hooks.register_gradient_flow("*", Some("flow"), 1e-3, 10.0)?;
         let all_missing = hooks.gradient_flow(&id)?;
@@ -180,14 +183,15 @@ mod tests {
         let x = Var::new(&[3f32, 4.0], &Device::Cpu)?;
         let x0 = pass.tap(ids[0], (x.as_tensor() * 1.0)?)?;
         let x1 = pass.tap(ids[1], (&x0 * 1e-5)?)?;
-        let x2 = pass.tap(ids[2], (&x1 * 0.0)?)?; // dead: nothing gets back through it
+        let x2 = pass.tap(ids[2], (&x1 * x1.zeros_like()?)?)?; // dead: nothing gets back through it
         let x3 = pass.tap(ids[3], ((&x2 + &x0)? * 20.0)?)?;
         pass.tap(ids[4], (&x3 * 1.0)?)?;
         x3.sum_all()?.backward()?;
 
         let flow = hooks.gradient_flow(&id)?;
         let verdicts: Vec<_> = flow.iter().map(|layer| (layer.point.as_str(), layer.verdict)).collect();
-        let want = [Verdict::Exploding, Verdict::Dead, Verdict::Exploding, Verdict::Healthy, Verdict::Missing];
+        let want =
+            [Verdict::Exploding, Verdict::Dead, Verdict::Exploding, Verdict::Healthy, Verdict::Missing];
         assert_eq!(verdicts, names.into_iter().zip(want).collect::<Vec<_>>());
         assert_eq!((flow[0].ratio, flow[3].ratio), (None, None)); // the next one is dead, or missing
         assert!(flow[2].ratio.is_some_and(|ratio| (ratio - 20.0).abs() < 1e-6));

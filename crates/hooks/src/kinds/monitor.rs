@@ -148,8 +148,11 @@ impl Monitor {
 
     fn measure(&self, x: &Tensor) -> HookResult<LayerStats> {
         let moments = Moments::of(x)?;
-        let mut stats =
-            LayerStats { elements: moments.elements(), non_finite: moments.non_finite(), ..LayerStats::default() };
+        let mut stats = LayerStats {
+            elements: moments.elements(),
+            non_finite: moments.non_finite(),
+            ..LayerStats::default()
+        };
         // NaN where there is nothing to measure says nothing: `None` does.
         let known = |value: f64| (moments.finite > 0).then_some(value);
         let mut sorted = None;
@@ -166,7 +169,9 @@ impl Monitor {
                 Metric::Time => {}
                 Metric::Percentiles(percents) => {
                     let sorted = sorted_values(&mut sorted, x)?;
-                    let named = percents.iter().filter_map(|p| Some((format!("p{p}"), known(percentile(sorted, *p))?)));
+                    let named = percents
+                        .iter()
+                        .filter_map(|p| Some((format!("p{p}"), known(percentile(sorted, *p))?)));
                     stats.percentiles.extend(named);
                 }
                 Metric::Histogram(bins) => {
@@ -201,7 +206,8 @@ impl LayerStats {
             ("zeros", self.zeros),
             ("time", self.seconds),
         ];
-        let values = values.into_iter().chain(counts.map(|(name, count)| (name, count.map(|count| count as f64))));
+        let values =
+            values.into_iter().chain(counts.map(|(name, count)| (name, count.map(|count| count as f64))));
         let percentiles = self.percentiles.iter().map(|(name, value)| (name.as_str(), *value));
         values.filter_map(|(name, value)| Some((name, value?))).chain(percentiles)
     }
@@ -367,7 +373,10 @@ mod tests {
 
         let stats = &mock.hooks().monitoring(&id)?["mlp"];
         assert_eq!((stats.count, stats.elements, stats.non_finite, stats.bytes), (1, 5, 1, Some(20)));
-        assert_eq!((stats.mean, stats.min, stats.max, stats.zeros), (Some(2.0), Some(0.0), Some(5.0), Some(0.25)));
+        assert_eq!(
+            (stats.mean, stats.min, stats.max, stats.zeros),
+            (Some(2.0), Some(0.0), Some(5.0), Some(0.25))
+        );
         assert!(stats.norm.is_some_and(|norm| (norm - 30f64.sqrt()).abs() < 1e-12));
         assert!(stats.std.is_some_and(|std| (std - 3.5f64.sqrt()).abs() < 1e-12));
         assert_eq!(stats.percentiles.get("p50"), Some(&1.5));

@@ -20,6 +20,9 @@ pub(crate) fn stored_type(dtype: DType) -> Option<Dtype> {
         DType::BF16 => Some(Dtype::BF16),
         DType::F32 => Some(Dtype::F32),
         DType::F64 => Some(Dtype::F64),
+        DType::U8 => Some(Dtype::U8),
+        DType::U32 => Some(Dtype::U32),
+        DType::I64 => Some(Dtype::I64),
         _ => None,
     }
 }
@@ -63,6 +66,9 @@ pub(crate) fn write_tensor(tensor: &Tensor, writer: &mut impl Write) -> io::Resu
         DType::BF16 => write_numbers(flat.to_vec1(), bf16::to_le_bytes, writer),
         DType::F32 => write_numbers(flat.to_vec1(), f32::to_le_bytes, writer),
         DType::F64 => write_numbers(flat.to_vec1(), f64::to_le_bytes, writer),
+        DType::U8 => write_numbers(flat.to_vec1(), u8::to_le_bytes, writer),
+        DType::U32 => write_numbers(flat.to_vec1(), u32::to_le_bytes, writer),
+        DType::I64 => write_numbers(flat.to_vec1(), i64::to_le_bytes, writer),
         other => Err(io::Error::other(format!("tensors of type {other:?} cannot be written"))),
     }
 }

@@ -11,6 +11,8 @@ use crate::error::shown;
 /// Far above any real header, and low enough that parsing a hostile one needs little memory.
 const LARGEST_HEADER: u64 = 32 << 20;
 const LENGTH_BYTES: usize = 8;
+/// No weight has more, and a shape has to fit into a message.
+const MOST_AXES: usize = 8;
 
 /// What a file holds and where.
 #[derive(Debug)]
@@ -63,6 +65,9 @@ fn check_places(tensors: &BTreeMap<String, TensorInfo>, data_bytes: usize) -> Re
             return Err(format!(
                 "tensor {name} is placed at bytes {start}..{end}, expected to start at {expected_start}"
             ));
+        }
+        if info.shape.len() > MOST_AXES {
+            return Err(format!("tensor {name} has {} axes, more than {MOST_AXES}", info.shape.len()));
         }
         if end > data_bytes {
             return Err(format!(
@@ -166,6 +171,7 @@ mod tests {
         check(&a("F33", "[2]", "[0,8]"), 8, "unknown variant");
         check(&a("F32", "[-2]", "[0,8]"), 8, "invalid value");
         check(&a("F32", "[2.5]", "[0,8]"), 8, "invalid type");
+        check(&a("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8, "9 axes");
         check("[]", 0, "broken");
         check("{} {}", 0, "trailing");
         let twice = r#"{"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}"#;

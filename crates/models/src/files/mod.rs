@@ -21,7 +21,7 @@ use candle_core::{DType, Device};
 use serde_json::Value;
 
 pub(crate) use read::read_bounded;
-pub use save::save_model;
+pub use save::{save_model, save_tensors};
 pub use weights::FileWeights;
 
 use crate::config::TransformerConfig;

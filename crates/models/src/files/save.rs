@@ -1,9 +1,10 @@
 //! Writing a model directory.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use candle_core::Tensor;
 use safetensors::tensor::{Metadata, TensorInfo};
@@ -36,18 +37,9 @@ pub fn save_model(
     tensors: &[(String, Tensor)],
     tokenizer: Option<&Path>,
 ) -> Result<(), ModelError> {
-    let mut sorted: Vec<(&str, &Tensor)> =
-        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    sorted.sort_by_key(|(name, _)| *name);
-    let header =
-        header(&sorted).map_err(|problem| ModelError::Unwritable { path: dir.to_path_buf(), problem })?;
     let tokenizer = tokenizer.map(|path| read_bounded(path, LARGEST_TOKENIZER)).transpose()?;
-
     fs::create_dir_all(dir).map_err(ModelError::io("create", dir))?;
-    let mut pending = vec![PendingFile::write(dir.join(WEIGHTS), |writer| {
-        writer.write_all(&header)?;
-        sorted.iter().try_for_each(|(_, tensor)| write_tensor(tensor, writer))
-    })?];
+    let mut pending = vec![pending_tensors(dir.join(WEIGHTS), tensors)?];
     if let Some(tokenizer) = tokenizer {
         pending.push(PendingFile::write(dir.join(TOKENIZER), text(&tokenizer))?);
     }
@@ -57,12 +49,34 @@ pub fn save_model(
     sync_directory(dir)
 }
 
+/// Writes tensors as one safetensors file, which is the old one or the whole new one at every moment.
+pub fn save_tensors(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
+    pending_tensors(path.to_path_buf(), tensors)?.publish()?;
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => sync_directory(dir),
+        _ => sync_directory(Path::new(".")),
+    }
+}
+
+fn pending_tensors(path: PathBuf, tensors: &[(String, Tensor)]) -> Result<PendingFile, ModelError> {
+    let mut sorted: Vec<(&str, &Tensor)> =
+        tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    // Wide types first, so that every tensor is aligned to its own size.
+    sorted.sort_by_key(|(name, tensor)| (Reverse(tensor.dtype().size_in_bytes()), *name));
+    let header = header(&sorted).map_err(|problem| ModelError::Unwritable { path: path.clone(), problem })?;
+    PendingFile::write(path, |writer| {
+        writer.write_all(&header)?;
+        sorted.iter().try_for_each(|(_, tensor)| write_tensor(tensor, writer))
+    })
+}
+
 /// The length and the JSON object at the start of a safetensors file.
 fn header(sorted: &[(&str, &Tensor)]) -> Result<Vec<u8>, String> {
     let mut entries = Vec::with_capacity(sorted.len());
+    let mut names = HashSet::from(["__metadata__"]);
     let mut start = 0;
-    for (index, (name, tensor)) in sorted.iter().enumerate() {
-        if *name == "__metadata__" || index > 0 && sorted[index - 1].0 == *name {
+    for (name, tensor) in sorted {
+        if !names.insert(name) {
             return Err(format!("two tensors are called {}", shown(name)));
         }
         let dtype = stored_type(tensor.dtype())

@@ -12,6 +12,7 @@ use super::read::{open_regular, read_json};
 use crate::error::{ModelError, Problems, shown};
 
 const LARGEST_INDEX: u64 = 32 << 20;
+const MOST_SHARDS: usize = 10_000;
 
 /// One tensor as it lies in a file.
 #[derive(Debug)]
@@ -80,6 +81,12 @@ impl TensorFiles {
         let mut problems = Problems::default();
         let mut all = Self::default();
         let shards: BTreeSet<&str> = weight_map.values().map(String::as_str).collect();
+        if shards.len() > MOST_SHARDS {
+            return Err(ModelError::damaged(
+                index_path,
+                format!("names {} shards, more than {MOST_SHARDS}", shards.len()),
+            ));
+        }
         let mut numbers = BTreeMap::new();
         for shard in shards {
             match open_shard(index_path, shard) {

@@ -196,7 +196,7 @@ impl Transformer {
         let x = self.final_norm.forward(&x, pass)?;
         let logits = self.head.forward(&x, pass)?;
         match self.config.logit_soft_cap {
-            Some(cap) => ((logits / cap)?.tanh()? * cap),
+            Some(cap) => (logits / cap)?.tanh()? * cap,
             None => Ok(logits),
         }
     }

@@ -137,7 +137,14 @@ fn values<T: Real>(x: &[T], f: impl Fn(T) -> (T, T) + Sync) -> Vec<T> {
     // SAFETY: every element is written.
     let mut y = unsafe { cpu::uninit::<T>(x.len()) };
     cpu::for_chunks(&mut y, CHUNK, |start, y| {
-        y.iter_mut().zip(&x[start..]).for_each(|(y, &x)| *y = f(x).0);
+        cpu::wide(
+            #[inline(always)]
+            || {
+                for (y, &x) in y.iter_mut().zip(&x[start..]) {
+                    *y = f(x).0;
+                }
+            },
+        );
     });
     y
 }
@@ -146,8 +153,14 @@ fn gradients<T: Real>(x: &[T], g: &[T], f: impl Fn(T) -> (T, T) + Sync) -> Vec<T
     // SAFETY: every element is written.
     let mut dx = unsafe { cpu::uninit::<T>(x.len()) };
     cpu::for_chunks(&mut dx, CHUNK, |start, dx| {
-        let inputs = x[start..].iter().zip(&g[start..]);
-        dx.iter_mut().zip(inputs).for_each(|(dx, (&x, &g))| *dx = g * f(x).1);
+        cpu::wide(
+            #[inline(always)]
+            || {
+                for ((dx, &x), &g) in dx.iter_mut().zip(&x[start..]).zip(&g[start..]) {
+                    *dx = g * f(x).1;
+                }
+            },
+        );
     });
     dx
 }
@@ -207,7 +220,7 @@ mod tests {
     fn single_precision_is_close_to_double() -> Result<()> {
         for act in ALL {
             let x = (random(20_000, 4, DType::F32) * 9.0)?;
-            let (y, slopes) = gradients(&[x.clone()], |v| activate(&v[0], act))?;
+            let (y, slopes) = gradients(std::slice::from_ref(&x), |v| activate(&v[0], act))?;
             let (exact_y, exact_slopes) = gradients(&[x.to_dtype(DType::F64)?], |v| activate(&v[0], act))?;
             assert!(max_difference(&y, &exact_y) < 2e-6, "{act:?}");
             assert!(max_difference(&slopes[0], &exact_slopes[0]) < 1e-6, "{act:?}");

@@ -87,14 +87,13 @@ pub(crate) fn chunk_rows(cols: usize) -> usize {
     (CHUNK / cols.max(1)).max(1)
 }
 
-/// Calls `f(start, part)` for every `len` elements of `values`, in parallel and [`wide`]. A single part stays on this
-/// thread: handing a few microseconds of work to the pool would cost more than the work.
+/// Calls `f(start, part)` for every `len` elements of `values`, in parallel. A single part stays on this thread:
+/// handing a few microseconds of work to the pool would cost more than the work.
 pub(crate) fn for_chunks<T: Send>(values: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    let run = |start: usize, part: &mut [T]| wide(|| f(start, part));
     if values.len() <= len {
-        run(0, values);
+        f(0, values);
     } else {
-        values.par_chunks_mut(len).enumerate().for_each(|(i, part)| run(i * len, part));
+        values.par_chunks_mut(len).enumerate().for_each(|(i, part)| f(i * len, part));
     }
 }
 
@@ -102,7 +101,14 @@ pub(crate) fn for_chunks<T: Send>(values: &mut [T], len: usize, f: impl Fn(usize
 pub(crate) fn add_column_sums<T: Real>(sums: &mut [T], values: &[T], cols: usize) {
     let partial = |rows: &[T]| {
         let mut sums = vec![T::zero(); cols];
-        wide(|| rows.chunks_exact(cols).for_each(|row| add_to(&mut sums, row)));
+        wide(
+            #[inline(always)]
+            || {
+                for row in rows.chunks_exact(cols) {
+                    add_to(&mut sums, row);
+                }
+            },
+        );
         sums
     };
     let parts: Vec<Vec<T>> = values.par_chunks(chunk_rows(cols) * cols.max(1)).map(partial).collect();

@@ -73,6 +73,9 @@ impl Targets {
     }
 }
 
+/// Terms added up in the number type itself; the rest of the sum is f64, or a large vocabulary would lose digits.
+const PART: usize = 1024;
+
 /// What the softmax of one row needs besides its logits.
 #[derive(Clone, Copy)]
 pub(crate) struct RowSum<T> {
@@ -82,12 +85,22 @@ pub(crate) struct RowSum<T> {
 
 impl<T: Real> RowSum<T> {
     pub(crate) fn of(logits: &[T]) -> Self {
-        cpu::wide(|| {
-            let max = lane_max(logits);
-            // A large vocabulary would lose digits in one long f32 sum.
-            let part = |part: &[T]| lane_sum(part.len(), |i| (part[i] - max).fast_exp()).to_f64();
-            Self { max, sum: logits.chunks(1024).map(part).sum() }
-        })
+        cpu::wide(
+            #[inline(always)]
+            || {
+                let max = lane_max(logits);
+                let mut exps = [T::zero(); PART];
+                let mut sum = 0.0;
+                for part in logits.chunks(PART) {
+                    for (exp, &logit) in exps.iter_mut().zip(part) {
+                        *exp = (logit - max).fast_exp();
+                    }
+                    let exps = &exps[..part.len()];
+                    sum += lane_sum(exps.len(), |i| exps[i]).to_f64();
+                }
+                Self { max, sum }
+            },
+        )
     }
 
     pub(crate) fn loss(&self, logits: &[T], target: Option<usize>) -> f64 {
@@ -97,11 +110,15 @@ impl<T: Real> RowSum<T> {
         }
     }
 
-    /// The probability of a logit of this row, times `factor`.
+    /// What [`RowSum::exp`] must be multiplied with to give the softmax times `factor`.
+    pub(crate) fn share(&self, factor: f64) -> T {
+        T::of(factor / self.sum)
+    }
+
+    /// The numerator of the softmax.
     #[inline(always)]
-    pub(crate) fn softmax(&self, factor: f64) -> impl Fn(T) -> T {
-        let (max, factor) = (self.max, T::of(factor / self.sum));
-        move |logit| (logit - max).fast_exp() * factor
+    pub(crate) fn exp(&self, logit: T) -> T {
+        (logit - self.max).fast_exp()
     }
 }
 
@@ -157,9 +174,15 @@ impl<T: Real> CustomOp1 for CrossEntropyOp<T> {
                 .for_each(|(((dx, logits), row), &target)| match target {
                     None => dx.fill(T::zero()),
                     Some(target) => {
-                        let softmax = row.softmax(factor);
-                        let pairs = dx.iter_mut().zip(logits);
-                        cpu::wide(|| pairs.for_each(|(dx, &logit)| *dx = softmax(logit)));
+                        let share = row.share(factor);
+                        cpu::wide(
+                            #[inline(always)]
+                            || {
+                                for (dx, &logit) in dx.iter_mut().zip(logits) {
+                                    *dx = row.exp(logit) * share;
+                                }
+                            },
+                        );
                         dx[target] -= T::of(factor);
                     }
                 });

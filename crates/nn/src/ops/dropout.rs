@@ -35,18 +35,26 @@ struct Mask {
 
 impl Mask {
     fn apply<T: Real>(&self, x: &[T]) -> Vec<T> {
+        // Words per block, and blocks made at a time.
         const WORDS: usize = 4;
-        const { assert!(CHUNK.is_multiple_of(WORDS)) };
+        const BLOCKS: usize = 8;
+        const GROUP: usize = WORDS * BLOCKS;
+        const { assert!(CHUNK.is_multiple_of(GROUP)) };
         let scale = T::of(self.scale);
         // SAFETY: every element is written.
         let mut y = unsafe { cpu::uninit::<T>(x.len()) };
         cpu::for_chunks(&mut y, CHUNK, |start, y| {
-            for (i, (y, x)) in y.chunks_mut(WORDS).zip(x[start..].chunks(WORDS)).enumerate() {
-                let words = self.stream.block((start / WORDS + i) as u64);
-                for ((y, &x), word) in y.iter_mut().zip(x).zip(words) {
-                    *y = if word >= self.threshold { x * scale } else { T::zero() };
-                }
-            }
+            cpu::wide(
+                #[inline(always)]
+                || {
+                    for (i, (y, x)) in y.chunks_mut(GROUP).zip(x[start..].chunks(GROUP)).enumerate() {
+                        let blocks = self.stream.blocks::<BLOCKS>((start / WORDS + i * BLOCKS) as u64);
+                        for ((y, &x), word) in y.iter_mut().zip(x).zip(blocks.as_flattened()) {
+                            *y = if *word >= self.threshold { x * scale } else { T::zero() };
+                        }
+                    }
+                },
+            );
         });
         y
     }

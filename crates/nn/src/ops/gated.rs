@@ -77,8 +77,15 @@ fn values<T: Real>(gate: &Rows<T>, up: &Rows<T>, count: usize, f: impl Fn(T) -> 
     cpu::for_chunks(&mut y, cpu::chunk_rows(width) * width.max(1), |start, y| {
         for (i, y) in y.chunks_exact_mut(width.max(1)).enumerate() {
             let row = start / width + i;
-            let inputs = gate.row(row).iter().zip(up.row(row));
-            y.iter_mut().zip(inputs).for_each(|(y, (&gate, &up))| *y = f(gate).0 * up);
+            let (gate, up) = (gate.row(row), up.row(row));
+            cpu::wide(
+                #[inline(always)]
+                || {
+                    for ((y, &gate), &up) in y.iter_mut().zip(gate).zip(up) {
+                        *y = f(gate).0 * up;
+                    }
+                },
+            );
         }
     });
     y
@@ -100,18 +107,21 @@ fn gradients<T: Real>(
         .zip(g.par_chunks(rows * width))
         .enumerate()
         .for_each(|(chunk, ((dgate, dup), g))| {
-            cpu::wide(|| {
-                let outputs = dgate.chunks_exact_mut(width).zip(dup.chunks_exact_mut(width));
-                for (i, ((dgate, dup), g)) in outputs.zip(g.chunks_exact(width)).enumerate() {
-                    let row = chunk * rows + i;
-                    let inputs = gate.row(row).iter().zip(up.row(row)).zip(g);
-                    for ((dgate, dup), ((&gate, &up), &g)) in dgate.iter_mut().zip(dup).zip(inputs) {
-                        let (value, slope) = f(gate);
-                        *dgate = g * up * slope;
-                        *dup = g * value;
+            cpu::wide(
+                #[inline(always)]
+                || {
+                    let outputs = dgate.chunks_exact_mut(width).zip(dup.chunks_exact_mut(width));
+                    for (i, ((dgate, dup), g)) in outputs.zip(g.chunks_exact(width)).enumerate() {
+                        let row = chunk * rows + i;
+                        let inputs = gate.row(row).iter().zip(up.row(row)).zip(g);
+                        for ((dgate, dup), ((&gate, &up), &g)) in dgate.iter_mut().zip(dup).zip(inputs) {
+                            let (value, slope) = f(gate);
+                            *dgate = g * up * slope;
+                            *dup = g * value;
+                        }
                     }
-                }
-            })
+                },
+            )
         });
     (dgate, dup)
 }

@@ -12,7 +12,7 @@ use super::matmul::{Mat, MatMut, Threads, matmul};
 use super::real::Real;
 
 /// Logits that exist at a time. Fewer would make the products with the large weight slower; tests want several chunks.
-const LOGITS: usize = if cfg!(test) { 1 << 12 } else { 1 << 22 };
+const LOGITS: usize = if cfg!(test) { 1 << 12 } else { 1 << 24 };
 
 /// `cross_entropy(soft_cap(linear(x, weight)), targets)` without the `[.., vocab]` logits in memory.
 ///
@@ -114,7 +114,14 @@ impl<T: Real> LinearCrossEntropyOp<T> {
     fn row(&self, row: &mut [T], target: Option<usize>) -> f64 {
         if let Some(cap) = self.soft_cap {
             let (cap, inverse) = (T::of(cap), T::of(1.0 / cap));
-            cpu::wide(|| row.iter_mut().for_each(|logit| *logit = cap * (*logit * inverse).fast_tanh()));
+            cpu::wide(
+                #[inline(always)]
+                || {
+                    for logit in row.iter_mut() {
+                        *logit = cap * (*logit * inverse).fast_tanh();
+                    }
+                },
+            );
         }
         let sum = RowSum::of(row);
         let loss = sum.loss(row, target);
@@ -126,19 +133,40 @@ impl<T: Real> LinearCrossEntropyOp<T> {
             return loss;
         };
         let factor = 1.0 / self.targets.count as f64;
-        let softmax = sum.softmax(factor);
-        let slope = |capped: T| match self.soft_cap {
+        let share = sum.share(factor);
+        let mut at_target = T::of(factor);
+        match self.soft_cap {
+            None => cpu::wide(
+                #[inline(always)]
+                || {
+                    for logit in row.iter_mut() {
+                        *logit = sum.exp(*logit) * share;
+                    }
+                },
+            ),
             Some(cap) => {
-                let tanh = capped / T::of(cap);
-                T::one() - tanh * tanh
+                let inverse = T::of(1.0 / cap);
+                at_target *= cap_slope(row[target], inverse);
+                cpu::wide(
+                    #[inline(always)]
+                    || {
+                        for logit in row.iter_mut() {
+                            *logit = sum.exp(*logit) * share * cap_slope(*logit, inverse);
+                        }
+                    },
+                );
             }
-            None => T::one(),
-        };
-        let at_target = T::of(factor) * slope(row[target]);
-        cpu::wide(|| row.iter_mut().for_each(|logit| *logit = softmax(*logit) * slope(*logit)));
+        }
         row[target] -= at_target;
         loss
     }
+}
+
+/// The derivative of `cap * tanh(logit / cap)`, from its value.
+#[inline(always)]
+fn cap_slope<T: Real>(capped: T, inverse: T) -> T {
+    let tanh = capped * inverse;
+    T::one() - tanh * tanh
 }
 
 /// `to = from * factor` when fresh, else `to += from * factor`.

@@ -1,47 +1,47 @@
 //! Operations with a forward and a backward: fused and threaded on the CPU, composed of candle ops elsewhere.
 
+mod activation;
 mod attention;
 #[cfg(test)]
 pub(crate) mod check;
 #[cfg(test)]
 pub(crate) mod compare;
 pub(crate) mod cpu;
-mod grad_buffer;
-pub(crate) mod matmul;
-pub(crate) mod real;
-mod rope;
-mod rope_table;
-mod softmax;
-mod activation;
 mod cross_entropy;
 mod dropout;
 mod embedding;
 mod gated;
+mod grad_buffer;
 mod indices;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
+pub(crate) mod matmul;
 mod norm;
 mod norm_kernel;
 mod norm_pieces;
+pub(crate) mod real;
 mod rms_norm;
+mod rope;
+mod rope_table;
+mod softmax;
 mod watch_gradient;
 
+pub use activation::{Activation, activate};
 pub use attention::{AttentionSpec, attention, attention_apply, attention_pattern, attention_scores};
 pub use cpu::composed_only;
-pub use grad_buffer::GradBuffer;
-pub use rope::rope;
-pub use rope_table::{RopeScaling, RopeSpec, RopeTable, rope_table};
-pub use softmax::softmax;
-pub use activation::{Activation, activate};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
 pub use embedding::embedding;
 pub use gated::gated;
+pub use grad_buffer::GradBuffer;
 pub use layer_norm::layer_norm;
 pub use linear::{LinearGrads, WeightLayout, linear};
 pub use linear_cross_entropy::linear_cross_entropy;
 pub use norm::{GradWatch, NormOutput, NormWatch};
 pub use norm_pieces::{center, norm_scale};
 pub use rms_norm::rms_norm;
+pub use rope::rope;
+pub use rope_table::{RopeScaling, RopeSpec, RopeTable, rope_table};
+pub use softmax::softmax;
 pub use watch_gradient::watch_gradient;

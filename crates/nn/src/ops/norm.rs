@@ -222,12 +222,11 @@ mod tests {
     fn recorder() -> (Arc<Mutex<Vec<Tensor>>>, GradWatch) {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let keep = seen.clone();
-        (
-            seen,
-            Arc::new(move |g: &Tensor| {
-                Ok(keep.lock().map_err(|e| candle_core::Error::msg(e.to_string()))?.push(g.clone()))
-            }),
-        )
+        let watch = move |g: &Tensor| {
+            keep.lock().map_err(|e| candle_core::Error::msg(e.to_string()))?.push(g.clone());
+            Ok(())
+        };
+        (seen, Arc::new(watch))
     }
 
     #[test]

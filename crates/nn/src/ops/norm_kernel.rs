@@ -68,24 +68,16 @@ impl<T: Real> NormOp<T> {
         let mut stats = vec![Row { mean: T::zero(), scale: T::one() }; x.len() / width];
         // SAFETY: every row is written below.
         let mut y = unsafe { cpu::uninit::<T>(x.len()) };
-        let some_rows = |x: &[T], y: &mut [T], stats: &mut [Row<T>]| {
-            for ((x, y), stats) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(stats) {
-                let mean = if self.norm.centered { row_mean(x) } else { T::zero() };
-                for (y, &x) in y.iter_mut().zip(x) {
-                    *y = x - mean;
-                }
-                let scale = row_scale(y, eps);
-                *stats = Row { mean, scale };
-                let gained = y.iter_mut().zip(gain.iter());
-                match bias {
-                    None => gained.for_each(|(y, &gain)| *y = *y / scale * gain),
-                    Some(bias) => {
-                        gained.zip(bias).for_each(|((y, &gain), &bias)| *y = *y / scale * gain + bias);
+        let run = |x: &[T], y: &mut [T], stats: &mut [Row<T>]| {
+            cpu::wide(
+                #[inline(always)]
+                || {
+                    for ((x, y), stats) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(stats) {
+                        *stats = self.row(x, y, &gain, bias, eps);
                     }
-                }
-            }
+                },
+            );
         };
-        let run = |x: &[T], y: &mut [T], stats: &mut [Row<T>]| cpu::wide(|| some_rows(x, y, stats));
         let rows = cpu::chunk_rows(width);
         if stats.len() <= rows {
             run(x, &mut y, &mut stats);
@@ -99,6 +91,28 @@ impl<T: Real> NormOp<T> {
             Ok(()) => Ok(T::to_cpu_storage_owned(y)),
             Err(_) => candle_core::bail!("{}: one op object runs one forward", self.norm.name),
         }
+    }
+
+    #[inline(always)]
+    fn row(&self, x: &[T], y: &mut [T], gain: &[T], bias: Option<&[T]>, eps: T) -> Row<T> {
+        let mean = if self.norm.centered { row_mean(x) } else { T::zero() };
+        for (y, &x) in y.iter_mut().zip(x) {
+            *y = x - mean;
+        }
+        let scale = row_scale(y, eps);
+        match bias {
+            None => {
+                for (y, &gain) in y.iter_mut().zip(gain) {
+                    *y = *y / scale * gain;
+                }
+            }
+            Some(bias) => {
+                for ((y, &gain), &bias) in y.iter_mut().zip(gain).zip(bias) {
+                    *y = *y / scale * gain + bias;
+                }
+            }
+        }
+        Row { mean, scale }
     }
 
     fn backward(
@@ -152,20 +166,23 @@ impl<T: Real> NormOp<T> {
             .map(|((((dx, dscale), x), g), rows)| {
                 let zeros = |wanted: bool| vec![T::zero(); if wanted { width } else { 0 }];
                 let (mut dw, mut db) = (zeros(of_weight), zeros(of_bias));
-                cpu::wide(|| {
-                    let lines =
-                        x.chunks_exact(width).zip(g.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
-                    for (((x, g), dx), (row, dscale)) in lines.zip(rows.iter().zip(dscale)) {
-                        for (dx, &x) in dx.iter_mut().zip(x) {
-                            *dx = row.normalized(x);
+                cpu::wide(
+                    #[inline(always)]
+                    || {
+                        let lines =
+                            x.chunks_exact(width).zip(g.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
+                        for (((x, g), dx), (row, dscale)) in lines.zip(rows.iter().zip(dscale)) {
+                            for (dx, &x) in dx.iter_mut().zip(x) {
+                                *dx = row.normalized(x);
+                            }
+                            for ((dw, &normalized), &g) in dw.iter_mut().zip(dx.iter()).zip(g) {
+                                *dw += g * normalized;
+                            }
+                            cpu::add_to(&mut db, g);
+                            *dscale = self.row_gradient(dx, g, gain, row.scale);
                         }
-                        for ((dw, &normalized), &g) in dw.iter_mut().zip(dx.iter()).zip(g) {
-                            *dw += g * normalized;
-                        }
-                        cpu::add_to(&mut db, g);
-                        *dscale = self.row_gradient(dx, g, gain, row.scale);
-                    }
-                });
+                    },
+                );
                 [dw, db]
             })
             .collect();
@@ -181,10 +198,13 @@ impl<T: Real> NormOp<T> {
     /// Turns the normalized values of one row into the gradient of its input; returns the gradient of its scale.
     #[inline(always)]
     fn row_gradient(&self, row: &mut [T], g: &[T], gain: &[T], scale: T) -> T {
-        let count = T::of(row.len() as f64);
-        let along = lane_sum(row.len(), |i| g[i] * gain[i] * row[i]);
+        let width = row.len();
+        let count = T::of(width as f64);
+        // Slices of a known length: no index is checked in the sums, so that they vectorise.
+        let (g, gain) = (&g[..width], &gain[..width]);
+        let along = lane_sum(width, |i| g[i] * gain[i] * row[i]);
         let mean = match self.norm.centered {
-            true => lane_sum(row.len(), |i| g[i] * gain[i]) / count,
+            true => lane_sum(width, |i| g[i] * gain[i]) / count,
             false => T::zero(),
         };
         let (share, inverse) = (along / count, T::one() / scale);

@@ -67,13 +67,9 @@ impl Real for f32 {
         let q = q * s - 7.373_329e-3;
         let q = q * s - 1.426_473_9e-2;
         // Exactly +-1 at the ends, or GELU of a large negative number would not vanish.
-        if self >= 4.0 {
-            1.0
-        } else if self <= -4.0 {
-            -1.0
-        } else {
-            x * p / q
-        }
+        let inside = x * p / q;
+        let value = if self >= 4.0 { 1.0 } else { inside };
+        if self <= -4.0 { -1.0 } else { value }
     }
 
     #[inline(always)]
