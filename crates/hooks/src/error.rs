@@ -166,7 +166,8 @@ impl Letters {
         let longest = self.chars.max(other.chars);
         let shared: u32 = self.counts.iter().zip(&other.counts).map(|(a, b)| a.min(b)).sum();
         let at_most = (shared as usize).min(self.chars).min(other.chars);
-        if longest == 0 { 1.0 } else { at_most as f64 / longest as f64 }
+        // The same arithmetic as that of the score, so that the bound holds to the last bit.
+        if longest == 0 { 1.0 } else { 1.0 - (longest - at_most) as f64 / longest as f64 }
     }
 }
 

@@ -94,27 +94,26 @@ fn match_name(name: &str, table: &PointTable, site: Site) -> Result<Match, Attac
 
 /// Canonical names first and, where none matches, aliases.
 fn match_glob(glob: &str, table: &PointTable, site: Site) -> Result<Vec<Match>, AttachError> {
+    let pattern: Vec<char> = glob.chars().collect(); // once, for all names
+    let fits = |name: &str| pattern_matches(&pattern, name);
     if site.is_input() {
-        let layers = table.layers().iter().filter(|layer| glob_matches(glob, &layer.path));
+        let layers = table.layers().iter().filter(|layer| fits(&layer.path));
         let found: Vec<Match> =
             layers.map(|layer| Match::new(layer.input, &format!("{}.hook_in", layer.path))).collect();
         return if found.is_empty() { Err(no_layer(glob, table)) } else { Ok(found) };
     }
     let open = || table.iter().filter(|(_, point)| !point.on_demand);
     let mut found: Vec<Match> = open()
-        .filter(|(_, point)| glob_matches(glob, &point.name))
+        .filter(|(_, point)| fits(&point.name))
         .map(|(id, point)| Match::new(id, &point.name))
         .collect();
     if found.is_empty() {
-        let alias =
-            |point: &crate::point::Point| point.aliases.iter().find(|name| glob_matches(glob, name)).cloned();
+        let alias = |point: &crate::point::Point| point.aliases.iter().find(|name| fits(name)).cloned();
         found = open().filter_map(|(id, point)| alias(point).map(|name| Match::new(id, &name))).collect();
     }
     if found.is_empty() {
         // A costly point is reached by a glob over its own name: `blocks.*.attn.hook_result`.
-        let own = |name: &str| {
-            name.rsplit('.').next().is_some_and(|last| glob.ends_with(last)) && glob_matches(glob, name)
-        };
+        let own = |name: &str| name.rsplit('.').next().is_some_and(|last| glob.ends_with(last)) && fits(name);
         found = table
             .iter()
             .filter(|(_, point)| point.on_demand && own(&point.name))
@@ -144,7 +143,10 @@ fn is_glob(name: &str) -> bool {
 /// Whether `text` matches a pattern of `*` (anything, dots too), `?` (one character) and `[abc]`, `[a-z]`, `[!a]`.
 /// Linear in memory and at most quadratic in time, whatever the pattern.
 pub fn glob_matches(pattern: &str, text: &str) -> bool {
-    let pattern: Vec<char> = pattern.chars().collect();
+    pattern_matches(&pattern.chars().collect::<Vec<_>>(), text)
+}
+
+fn pattern_matches(pattern: &[char], text: &str) -> bool {
     let text: Vec<char> = text.chars().collect();
     let (mut p, mut t) = (0, 0);
     let mut retry: Option<(usize, usize)> = None; // after the last `*`: where to go on in pattern and text

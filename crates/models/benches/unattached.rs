@@ -66,5 +66,8 @@ fn main() {
     println!("GPT-2 small, 1x128, forward without hooks     {:>10.2} ms", silent.as_secs_f64() * 1e3);
     println!("the same with one disabled hook everywhere    {:>10.2} ms", disabled.as_secs_f64() * 1e3);
     println!("one tap that nobody listens to                {cost:>10.2} ns");
-    println!("all {taps} taps of a forward                     {:>10.2} us = {share:.4} % of the forward", cost * taps as f64 / 1e3);
+    println!(
+        "all {taps} taps of a forward                     {:>10.2} us = {share:.4} % of the forward",
+        cost * taps as f64 / 1e3
+    );
 }

@@ -97,7 +97,8 @@ pub struct GradBuffers(BTreeMap<String, Arc<GradBuffer>>);
 impl GradBuffers {
     /// Empty buffers for these parameters.
     pub fn new(params: &Params) -> Arc<Self> {
-        let buffer = |param: &Param| (param.name().to_string(), Arc::new(GradBuffer::new(param.value().shape())));
+        let buffer =
+            |param: &Param| (param.name().to_string(), Arc::new(GradBuffer::new(param.value().shape())));
         Arc::new(Self(params.iter().map(buffer).collect()))
     }
 }
@@ -154,8 +155,12 @@ impl NamedGrads {
 
     /// Checks that every parameter got a gradient.
     pub fn check_coverage(&self, params: &Params) -> std::result::Result<(), CoverageError> {
-        let missing: Vec<String> =
-            params.iter().map(Param::name).filter(|name| !self.0.contains_key(*name)).map(str::to_string).collect();
+        let missing: Vec<String> = params
+            .iter()
+            .map(Param::name)
+            .filter(|name| !self.0.contains_key(*name))
+            .map(str::to_string)
+            .collect();
         if missing.is_empty() { Ok(()) } else { Err(CoverageError { missing, total: params.len() }) }
     }
 }

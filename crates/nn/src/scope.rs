@@ -27,11 +27,25 @@ pub enum Init {
 /// Where weights come from: a model file, or a random start.
 pub trait Weights {
     /// The weight of this full name and shape. `init` is for sources that make new ones.
-    fn tensor(&mut self, name: &str, shape: &[usize], init: Init, dtype: DType, device: &Device) -> Result<Tensor>;
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor>;
 }
 
 impl<W: Weights + ?Sized> Weights for &mut W {
-    fn tensor(&mut self, name: &str, shape: &[usize], init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
         (**self).tensor(name, shape, init, dtype, device)
     }
 }
@@ -44,7 +58,14 @@ pub struct RandomWeights {
 }
 
 impl Weights for RandomWeights {
-    fn tensor(&mut self, name: &str, shape: &[usize], init: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        init: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
         let std = match init {
             Init::Zeros => return Tensor::zeros(shape, dtype, device),
             Init::Ones => return Tensor::ones(shape, dtype, device),

@@ -8,7 +8,8 @@ const BYTES: usize = 64 << 20;
 /// an abort, at a few thousand operations.
 pub fn on_deep_stack<R: Send>(f: impl FnOnce() -> R + Send) -> io::Result<R> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("tenterhook".into()).stack_size(BYTES).spawn_scoped(scope, f)?;
+        let thread =
+            std::thread::Builder::new().name("tenterhook".into()).stack_size(BYTES).spawn_scoped(scope, f)?;
         match thread.join() {
             Ok(result) => Ok(result),
             Err(panic) => std::panic::resume_unwind(panic),

@@ -1,6 +1,6 @@
 //! Watching changes nothing.
 
-use tenterhook_hooks::{Capture, CaptureOptions, HookManager, Retention, hook_fn};
+use tenterhook_hooks::{Capture, CaptureOptions, HookManager, PassSetup, Retention, hook_fn};
 
 use crate::support::{Mlp, bits};
 
@@ -70,7 +70,7 @@ fn captured_states_are_not_changed_by_what_happens_later() {
         .register(hook_fn::edit("layers.1.hook_pre", move |_, _, _| Ok(Some(hand_out.narrow(0, 0, rows)?))))
         .unwrap();
     let id = hooks.register_capture_hook("layers.1.hook_pre", None, None, false, true).unwrap();
-    model.bits(&hooks);
+    model.forward(&hooks.pass(PassSetup::default())).unwrap();
     let kept = hooks.get_captured_states(&id).unwrap().remove(0).tensor;
     let before = bits(&kept);
     weight.set(&weight.zeros_like().unwrap()).unwrap();

@@ -311,13 +311,13 @@ fn files_are_replaced_whole_and_keep_their_mode() {
     let missing = dir.path().join("missing.json");
     let mut twice = tensors.clone();
     twice.push(tensors[0].clone());
-    let ids = vec![("ids".to_string(), Tensor::new(&[1u32], &Device::Cpu).unwrap())];
+    let odd = vec![("odd".to_string(), Tensor::zeros(1, DType::F8E4M3, &Device::Cpu).unwrap())];
     assert!(save_model(&target, &config.to_hf(), &tensors[1..], Some(&missing)).is_err());
     assert!(
         save_model(&target, &config.to_hf(), &twice, None).unwrap_err().to_string().contains("two tensors")
     );
     assert!(
-        save_model(&target, &config.to_hf(), &ids, None).unwrap_err().to_string().contains("`ids` has type")
+        save_model(&target, &config.to_hf(), &odd, None).unwrap_err().to_string().contains("`odd` has type")
     );
     assert_eq!(fs::read(target.join("model.safetensors")).unwrap(), before);
     assert_eq!(names(), ["config.json", "model.safetensors", "tokenizer.json"]);

@@ -140,7 +140,9 @@ impl Attention {
         let scores = pass.tap(self.points.scores, attention_scores(q, k, &self.spec)?)?;
         let pattern = pass.tap(self.points.pattern, attention_pattern(&scores)?)?;
         let pattern = match drops {
-            true => dropout(&pattern, self.pattern_dropout, &pass.random().named(&self.path).named("pattern"))?,
+            true => {
+                dropout(&pattern, self.pattern_dropout, &pass.random().named(&self.path).named("pattern"))?
+            }
             false => pattern,
         };
         attention_apply(&pattern, v, &self.spec)
@@ -165,7 +167,9 @@ impl Attention {
             // Every head's contribution is simply added, so each has the gradient of the sum.
             Some(observer) => {
                 let shape = result.shape().clone();
-                watch_gradient(&y, move |gradient| observer(&gradient.unsqueeze(2)?.broadcast_as(&shape)?.contiguous()?))
+                watch_gradient(&y, move |gradient| {
+                    observer(&gradient.unsqueeze(2)?.broadcast_as(&shape)?.contiguous()?)
+                })
             }
             None => Ok(y),
         }
@@ -199,13 +203,20 @@ impl AttentionPoints {
             scores: point("hook_attn_scores", square)?,
             pattern: point("hook_pattern", square)?,
             z: point("hook_z", head)?,
-            result: scope.point(Point::new(format!("{name}.hook_result"), "batch pos head d_model").on_demand())?,
+            result: scope
+                .point(Point::new(format!("{name}.hook_result"), "batch pos head d_model").on_demand())?,
         })
     }
 }
 
 impl Qkv {
-    fn new(scope: &Scope, config: &TransformerConfig, names: &Names, heads: Heads, input: PointId) -> Result<Self> {
+    fn new(
+        scope: &Scope,
+        config: &TransformerConfig,
+        names: &Names,
+        heads: Heads,
+        input: PointId,
+    ) -> Result<Self> {
         let spec = |count: usize| LinearSpec {
             inputs: config.width,
             outputs: count * heads.size,
@@ -215,8 +226,12 @@ impl Qkv {
         };
         let all = heads.query + 2 * heads.kv;
         Ok(match names.qkv {
-            QkvNames::Stacked(path) => Self::Stacked(Linear::new(&scope.pp(path), spec(all), Input::OutputOf(input), None)?),
-            QkvNames::PerHead(path) => Self::PerHead(Linear::new(&scope.pp(path), spec(all), Input::OutputOf(input), None)?),
+            QkvNames::Stacked(path) => {
+                Self::Stacked(Linear::new(&scope.pp(path), spec(all), Input::OutputOf(input), None)?)
+            }
+            QkvNames::PerHead(path) => {
+                Self::PerHead(Linear::new(&scope.pp(path), spec(all), Input::OutputOf(input), None)?)
+            }
             QkvNames::Separate([q, k, v]) => {
                 let linear = |path: &str, count| Linear::new(&scope.pp(path), spec(count), Input::New, None);
                 Self::Separate([linear(q, heads.query)?, linear(k, heads.kv)?, linear(v, heads.kv)?])
@@ -252,7 +267,12 @@ impl Qkv {
     }
 
     /// The matrix `[head, d_model, d_head]` and bias `[head, d_head]` of one of queries, keys and values.
-    pub(super) fn head_weights(&self, branch: Branch, heads: Heads, pass: &Pass) -> Result<(Tensor, Option<Tensor>)> {
+    pub(super) fn head_weights(
+        &self,
+        branch: Branch,
+        heads: Heads,
+        pass: &Pass,
+    ) -> Result<(Tensor, Option<Tensor>)> {
         let count = branch.heads(heads);
         let (matrix, bias) = match self {
             Self::Separate(linears) => {
@@ -264,12 +284,14 @@ impl Qkv {
                     let picked = self.views(&rows.unsqueeze(0)?, heads)?[branch as usize].squeeze(0)?;
                     picked.contiguous()?.flatten_from(1)
                 };
-                let bias = linear.bias_at(pass).map(|bias| pick(&bias.unsqueeze(0)?)?.squeeze(0)).transpose()?;
+                let bias =
+                    linear.bias_at(pass).map(|bias| pick(&bias.unsqueeze(0)?)?.squeeze(0)).transpose()?;
                 (pick(&linear.matrix(pass)?.contiguous()?)?, bias)
             }
         };
         let width = matrix.dim(0)?;
-        let matrix = matrix.contiguous()?.reshape((width, count, heads.size))?.transpose(0, 1)?.contiguous()?;
+        let matrix =
+            matrix.contiguous()?.reshape((width, count, heads.size))?.transpose(0, 1)?.contiguous()?;
         Ok((matrix, bias.map(|bias| bias.reshape((count, heads.size))).transpose()?))
     }
 }

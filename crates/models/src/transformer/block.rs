@@ -32,7 +32,12 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn new(scope: &Scope, config: &TransformerConfig, names: &Names, index: usize) -> Result<Self> {
+    pub(super) fn new(
+        scope: &Scope,
+        config: &TransformerConfig,
+        names: &Names,
+        index: usize,
+    ) -> Result<Self> {
         let name = format!("blocks.{index}");
         let stream = |end: &str| scope.point(Point::new(format!("{name}.{end}"), "batch pos d_model"));
         let spec = config.norm_spec();
@@ -45,13 +50,18 @@ impl Block {
                 true => {
                     let before = stream(&format!("{module}.hook_out"))?;
                     let input = stream(&format!("{post}.hook_in"))?;
-                    Ok::<_, candle_core::Error>((before, Some((input, norm_points(post)?, scope.point(added)?))))
+                    Ok::<_, candle_core::Error>((
+                        before,
+                        Some((input, norm_points(post)?, scope.point(added)?)),
+                    ))
                 }
             }
         };
         let post_norm = |path: &str, points: Option<(PointId, NormPoints, PointId)>| {
             points
-                .map(|(input, inside, output)| Norm::new(&scope.pp(path), spec, Some(input), Some(inside), Some(output)))
+                .map(|(input, inside, output)| {
+                    Norm::new(&scope.pp(path), spec, Some(input), Some(inside), Some(output))
+                })
                 .transpose()
         };
 
@@ -69,8 +79,8 @@ impl Block {
 
         let resid_mid = (!config.parallel_residual).then(|| stream("hook_resid_mid")).transpose()?;
         let mlp_scope = scope.pp(names.mlp_path);
-        let ln2_in =
-            Point::new(format!("{name}.hook_mlp_in"), "batch pos d_model").alias(format!("{name}.ln2.hook_in"));
+        let ln2_in = Point::new(format!("{name}.hook_mlp_in"), "batch pos d_model")
+            .alias(format!("{name}.ln2.hook_in"));
         let ln2_in = scope.point(ln2_in)?;
         let ln2_inside = norm_points("ln2")?;
         let mlp_in = stream("ln2.hook_out")?;

@@ -65,7 +65,8 @@ fn write(buffer: &mut Option<Tensor>, len: usize, new: &Tensor) -> Result<Tensor
         }
         Some(old) if old.dim(1)? >= needed => old,
         old => {
-            let room = Tensor::zeros((batch, needed.next_power_of_two(), heads, width), new.dtype(), new.device())?;
+            let room =
+                Tensor::zeros((batch, needed.next_power_of_two(), heads, width), new.dtype(), new.device())?;
             if let (Some(old), true) = (old, len > 0) {
                 room.slice_set(&old.narrow(1, 0, len)?.contiguous()?, 1, 0)?;
             }

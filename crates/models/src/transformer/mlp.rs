@@ -24,7 +24,13 @@ enum Inner {
 
 impl Mlp {
     /// `name` is the block's classic name, such as `blocks.0`; `input` is the point of the module's input.
-    pub(super) fn new(scope: &Scope, config: &TransformerConfig, names: &Names, name: &str, input: PointId) -> Result<Self> {
+    pub(super) fn new(
+        scope: &Scope,
+        config: &TransformerConfig,
+        names: &Names,
+        name: &str,
+        input: PointId,
+    ) -> Result<Self> {
         let spec = LinearSpec {
             inputs: config.width,
             outputs: config.mlp_width,
@@ -46,7 +52,14 @@ impl Mlp {
             MlpNames::GatedFused { gate_up, down } => {
                 let both = LinearSpec { outputs: 2 * config.mlp_width, ..spec };
                 let gate_up = Linear::new(&scope.pp(gate_up), both, Input::OutputOf(input), None)?;
-                (Inner::GatedFused { gate_up, pre: point("hook_pre")?, pre_linear: point("hook_pre_linear")? }, down)
+                (
+                    Inner::GatedFused {
+                        gate_up,
+                        pre: point("hook_pre")?,
+                        pre_linear: point("hook_pre_linear")?,
+                    },
+                    down,
+                )
             }
         };
         let back = LinearSpec {
@@ -62,7 +75,9 @@ impl Mlp {
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let post = match &self.inner {
             Inner::Plain(up) => activate(&up.forward(x, pass)?, self.activation)?,
-            Inner::Gated { gate, up } => gated(&gate.forward(x, pass)?, &up.forward(x, pass)?, self.activation)?,
+            Inner::Gated { gate, up } => {
+                gated(&gate.forward(x, pass)?, &up.forward(x, pass)?, self.activation)?
+            }
             Inner::GatedFused { gate_up, pre, pre_linear } => {
                 let both = gate_up.forward(x, pass)?;
                 let half = both.dim(D::Minus1)? / 2;

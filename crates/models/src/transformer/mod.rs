@@ -62,7 +62,11 @@ impl Transformer {
     }
 
     /// The same for a directory that is already open.
-    pub fn from_files(files: &ModelFiles, dtype: DType, device: &Device) -> std::result::Result<Self, ModelError> {
+    pub fn from_files(
+        files: &ModelFiles,
+        dtype: DType,
+        device: &Device,
+    ) -> std::result::Result<Self, ModelError> {
         let mut weights = files.weights(dtype, device);
         let scope = Scope::new(&mut weights, dtype, device);
         let built = Self::build(files.config.clone(), files.config_json.clone(), scope);
@@ -70,7 +74,12 @@ impl Transformer {
     }
 
     /// A new model, as GPT-2 begins: normal weights, projections into the stream scaled down by the depth. A function of the seed.
-    pub fn init(config: TransformerConfig, seed: u64, dtype: DType, device: &Device) -> std::result::Result<Self, ModelError> {
+    pub fn init(
+        config: TransformerConfig,
+        seed: u64,
+        dtype: DType,
+        device: &Device,
+    ) -> std::result::Result<Self, ModelError> {
         config.validate()?;
         let json = config.to_hf();
         Ok(Self::build(config, json, Scope::new(RandomWeights { seed }, dtype, device))?)
@@ -81,7 +90,13 @@ impl Transformer {
         let root = scope.pp(names.root);
         let hidden = |name: &str| scope.point(Point::new(name, "batch pos d_model"));
         let embed_out = hidden("hook_embed")?;
-        let embed = Embedding::new(&root.pp(names.embed), config.vocab, config.width, config.init_std, Some(embed_out))?;
+        let embed = Embedding::new(
+            &root.pp(names.embed),
+            config.vocab,
+            config.width,
+            config.init_std,
+            Some(embed_out),
+        )?;
         let positions = match config.positions {
             Positions::Rotary(_) => None,
             Positions::Learned => {
@@ -151,7 +166,9 @@ impl Transformer {
     /// The pass must say where they begin: `first_position` is the length of the cache.
     pub fn forward_cached(&self, ids: &Tensor, cache: &mut KvCache, pass: &Pass) -> Result<Tensor> {
         if pass.setup().gradients != Gradients::Off {
-            candle_core::bail!("gradients do not reach back into a cache: run the whole sequence with `forward`");
+            candle_core::bail!(
+                "gradients do not reach back into a cache: run the whole sequence with `forward`"
+            );
         }
         if pass.setup().first_position != cache.len() {
             let (given, len) = (pass.setup().first_position, cache.len());
@@ -164,7 +181,13 @@ impl Transformer {
     }
 
     /// The mean cross entropy of the targets `[batch, pos]`; `ignore_index` marks places that do not count.
-    pub fn loss(&self, ids: &Tensor, targets: &Tensor, ignore_index: Option<i64>, pass: &Pass) -> Result<Tensor> {
+    pub fn loss(
+        &self,
+        ids: &Tensor,
+        targets: &Tensor,
+        ignore_index: Option<i64>,
+        pass: &Pass,
+    ) -> Result<Tensor> {
         cross_entropy(&self.forward(ids, pass)?, targets, ignore_index)
     }
 
@@ -207,7 +230,11 @@ impl Transformer {
         }
         // Rotation has no end; a table of learned positions has.
         if self.positions.is_some() && first + count > self.config.context {
-            candle_core::bail!("positions {first} to {} were given; the model has {}", first + count - 1, self.config.context);
+            candle_core::bail!(
+                "positions {first} to {} were given; the model has {}",
+                first + count - 1,
+                self.config.context
+            );
         }
         Ok(())
     }
@@ -231,7 +258,9 @@ impl Transformer {
     fn rotation(&self, first: usize, count: usize, like: &Tensor) -> Result<Option<RopeTable>> {
         match &self.config.positions {
             Positions::Learned => Ok(None),
-            Positions::Rotary(spec) => rope_table(spec, first..first + count, first + count, like.dtype(), like.device()).map(Some),
+            Positions::Rotary(spec) => {
+                rope_table(spec, first..first + count, first + count, like.dtype(), like.device()).map(Some)
+            }
         }
     }
 }
@@ -242,7 +271,11 @@ pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
     if count < 2 {
         candle_core::bail!("the next-token loss needs at least two tokens per sequence");
     }
-    cross_entropy(&logits.narrow(1, 0, count - 1)?.contiguous()?, &ids.narrow(1, 1, count - 1)?.contiguous()?, None)
+    cross_entropy(
+        &logits.narrow(1, 0, count - 1)?.contiguous()?,
+        &ids.narrow(1, 1, count - 1)?.contiguous()?,
+        None,
+    )
 }
 
 /// `[batch, pos]`: the position of every token.

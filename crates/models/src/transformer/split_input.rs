@@ -37,7 +37,8 @@ pub(super) struct SplitPoints {
 
 impl SplitPoints {
     pub(super) fn declare(scope: &Scope, name: &str) -> Result<Self> {
-        let point = |end: &str, axes: &str| scope.point(Point::new(format!("{name}.{end}"), axes).on_demand());
+        let point =
+            |end: &str, axes: &str| scope.point(Point::new(format!("{name}.{end}"), axes).on_demand());
         Ok(Self {
             attn_in: point("hook_attn_in", "batch pos head d_model")?,
             inputs: [
@@ -74,10 +75,20 @@ impl SplitInput<'_> {
                 all
             }
         };
-        let summed = pass.gradient_observer(self.points.attn_in).filter(|_| !attn_listens.intervenes()).map(GradientSum::new);
+        let summed = pass
+            .gradient_observer(self.points.attn_in)
+            .filter(|_| !attn_listens.intervenes())
+            .map(GradientSum::new);
         let mut outputs = Vec::with_capacity(3);
         for (branch, fused) in Branch::ALL.into_iter().zip(qkv) {
-            outputs.push(self.branch(branch, fused, &attn_in, attn_listens.intervenes(), summed.clone(), pass)?);
+            outputs.push(self.branch(
+                branch,
+                fused,
+                &attn_in,
+                attn_listens.intervenes(),
+                summed.clone(),
+                pass,
+            )?);
         }
         outputs.try_into().map_err(|_| candle_core::Error::msg("three branches"))
     }

@@ -74,6 +74,8 @@ fn misuse_is_refused() {
     assert!(model.forward_cached(&reference.ids, &mut cache, &tracked).is_err());
     model.forward_cached(&reference.ids, &mut cache, &Pass::default()).unwrap();
     let one = reference.ids.narrow(0, 0, 1).unwrap().narrow(1, 0, 1).unwrap();
-    let error = model.forward_cached(&one, &mut cache, &Pass::silent(PassSetup { first_position: 11, ..eval() })).unwrap_err();
+    let error = model
+        .forward_cached(&one, &mut cache, &Pass::silent(PassSetup { first_position: 11, ..eval() }))
+        .unwrap_err();
     assert!(error.to_string().contains("batch"), "{error}");
 }

@@ -84,7 +84,11 @@ fn an_edited_gradient_changes_what_is_upstream_as_in_pytorch() {
             continue;
         }
         let hooks = model.hook_manager();
-        hooks.register(hook_fn::edit_gradient("blocks.0.hook_resid_post", |_, g, _| Ok(Some(g.affine(0.5, 0.01)?)))).unwrap();
+        hooks
+            .register(hook_fn::edit_gradient("blocks.0.hook_resid_post", |_, g, _| {
+                Ok(Some(g.affine(0.5, 0.01)?))
+            }))
+            .unwrap();
         let run = |pass| {
             let loss = model.next_token_loss(&reference.ids, &pass).unwrap();
             NamedGrads::backward(&loss, model.params(), None).unwrap()
@@ -95,8 +99,12 @@ fn an_edited_gradient_changes_what_is_upstream_as_in_pytorch() {
             compared += 1;
         }
         // What lies downstream of the edit is untouched.
-        let plain = run(tenterhook_hooks::Pass::silent(PassSetup { gradients: Gradients::Parameters, ..eval() }));
-        for (param, grad) in edited.iter().filter(|(param, _)| !reference.tensors.contains_key(&format!("edited_param_grad.{param}"))) {
+        let plain =
+            run(tenterhook_hooks::Pass::silent(PassSetup { gradients: Gradients::Parameters, ..eval() }));
+        for (param, grad) in edited
+            .iter()
+            .filter(|(param, _)| !reference.tensors.contains_key(&format!("edited_param_grad.{param}")))
+        {
             assert_eq!(bits(grad), bits(plain.get(param).unwrap()), "{name} {param}");
         }
     }

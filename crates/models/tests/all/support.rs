@@ -8,7 +8,7 @@ use tenterhook_hooks::{HookManager, PassSetup, Retention, hook_fn};
 use tenterhook_models::Transformer;
 
 /// Every family in `tests/data`.
-pub fn families() -> Vec<String> {
+pub(crate) fn families() -> Vec<String> {
     let mut names: Vec<String> = std::fs::read_dir(data())
         .unwrap()
         .map(|entry| entry.unwrap())
@@ -21,45 +21,50 @@ pub fn families() -> Vec<String> {
 }
 
 /// One small model of each structure, for tests that take longer.
-pub const STRUCTURES: [&str; 7] = ["gpt2", "neox", "neox_sequential", "llama", "qwen3", "gemma2", "phi3"];
+pub(crate) const STRUCTURES: [&str; 7] =
+    ["gpt2", "neox", "neox_sequential", "llama", "qwen3", "gemma2", "phi3"];
 
-pub fn data() -> PathBuf {
+pub(crate) fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data")
 }
 
 /// A reference model with what PyTorch computed for it.
-pub struct Reference {
-    pub name: String,
-    pub model: Transformer,
-    pub ids: Tensor,
-    pub tensors: BTreeMap<String, Tensor>,
+pub(crate) struct Reference {
+    pub(crate) name: String,
+    pub(crate) model: Transformer,
+    pub(crate) ids: Tensor,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
 }
 
 impl Reference {
-    pub fn load(name: &str) -> Self {
+    pub(crate) fn load(name: &str) -> Self {
         let dir = data().join(name);
-        let model = Transformer::load(&dir, DType::F32, &Device::Cpu).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let model = Transformer::load(&dir, DType::F32, &Device::Cpu)
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         let tensors: BTreeMap<String, Tensor> =
-            candle_core::safetensors::load(dir.join("reference.safetensors"), &Device::Cpu).unwrap().into_iter().collect();
+            candle_core::safetensors::load(dir.join("reference.safetensors"), &Device::Cpu)
+                .unwrap()
+                .into_iter()
+                .collect();
         let ids = tensors["input_ids"].to_dtype(DType::U32).unwrap();
         Self { name: name.to_string(), model, ids, tensors }
     }
 
-    pub fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
+    pub(crate) fn with_prefix<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
         self.tensors.iter().filter_map(move |(name, tensor)| Some((name.strip_prefix(prefix)?, tensor)))
     }
 }
 
-pub fn values(x: &Tensor) -> Vec<f32> {
+pub(crate) fn values(x: &Tensor) -> Vec<f32> {
     x.flatten_all().unwrap().to_vec1().unwrap()
 }
 
-pub fn bits(x: &Tensor) -> Vec<u32> {
+pub(crate) fn bits(x: &Tensor) -> Vec<u32> {
     values(x).into_iter().map(f32::to_bits).collect()
 }
 
 /// Fails unless every element agrees to `tolerance`, absolutely or relatively. Equal infinities agree.
-pub fn assert_close(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
+pub(crate) fn assert_close(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
     assert_eq!(got.dims(), want.dims(), "{what}: shape");
     for (i, (a, b)) in values(got).into_iter().zip(values(want)).enumerate() {
         let close = a == b || (a - b).abs() <= tolerance * b.abs().max(1.0);
@@ -68,25 +73,30 @@ pub fn assert_close(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
 }
 
 /// Fails unless every element agrees to `tolerance` times the largest entry.
-pub fn assert_close_to_largest(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
+pub(crate) fn assert_close_to_largest(what: &str, got: &Tensor, want: &Tensor, tolerance: f32) {
     assert_eq!(got.dims(), want.dims(), "{what}: shape");
     let (got, want) = (values(got), values(want));
     let largest = want.iter().fold(0f32, |largest, x| largest.max(x.abs()));
     for (i, (a, b)) in got.into_iter().zip(want).enumerate() {
-        assert!((a - b).abs() <= tolerance * largest + 1e-12, "{what}: element {i} is {a}, expected {b}, largest {largest}");
+        assert!(
+            (a - b).abs() <= tolerance * largest + 1e-12,
+            "{what}: element {i} is {a}, expected {b}, largest {largest}"
+        );
     }
 }
 
 /// Captures values (and gradients, when the pass has some) at these points.
-pub fn capture(hooks: &HookManager, points: &[&str]) {
-    hooks.register(hook_fn::observe(points.to_vec(), |at, x, cx| cx.keep(at, x, Retention::All, None))).unwrap();
+pub(crate) fn capture(hooks: &HookManager, points: &[&str]) {
+    hooks
+        .register(hook_fn::observe(points.to_vec(), |at, x, cx| cx.keep(at, x, Retention::All, None)))
+        .unwrap();
 }
 
-pub fn captured(hooks: &HookManager, id: &str) -> BTreeMap<String, Tensor> {
+pub(crate) fn captured(hooks: &HookManager, id: &str) -> BTreeMap<String, Tensor> {
     let states = hooks.get_captured_states(id).unwrap();
     states.into_iter().map(|state| (state.point, state.tensor)).collect()
 }
 
-pub fn eval() -> PassSetup {
+pub(crate) fn eval() -> PassSetup {
     PassSetup::eval(0)
 }

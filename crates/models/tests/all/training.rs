@@ -25,7 +25,8 @@ fn a_hundred_steps_of_gradient_descent_lower_the_loss() {
     let buffers = GradBuffers::new(model.params());
     let mut losses = Vec::new();
     for i in 0..100 {
-        let (loss, grads) = step(&model, &ids, &Pass::silent(PassSetup::train(i).with(buffers.clone())), &buffers);
+        let (loss, grads) =
+            step(&model, &ids, &Pass::silent(PassSetup::train(i).with(buffers.clone())), &buffers);
         grads.check_coverage(model.params()).unwrap();
         for param in model.params().iter() {
             let update = (grads.get(param.name()).unwrap() * 0.2).unwrap();

@@ -16,7 +16,11 @@ fn all_points(model: &Transformer) -> Vec<String> {
 }
 
 /// Everything a training forward and backward give, to the bit.
-fn run(reference: &Reference, pass: &Pass, buffers: &GradBuffers) -> (Vec<u32>, Vec<u32>, BTreeMap<String, Vec<u32>>) {
+fn run(
+    reference: &Reference,
+    pass: &Pass,
+    buffers: &GradBuffers,
+) -> (Vec<u32>, Vec<u32>, BTreeMap<String, Vec<u32>>) {
     let model = &reference.model;
     let logits = model.forward(&reference.ids, pass).unwrap();
     let loss = tenterhook_models::next_token_loss(&logits, &reference.ids).unwrap();
@@ -44,7 +48,12 @@ fn check_observers(reference: &Reference, attach: impl Fn(&HookManager, Vec<Stri
     }
     assert!(!pass.report().degraded());
     let untracked = hooks.pass(eval());
-    assert_eq!(silent.0, bits(&model.forward(&reference.ids, &untracked).unwrap()), "{}: inference", reference.name);
+    assert_eq!(
+        silent.0,
+        bits(&model.forward(&reference.ids, &untracked).unwrap()),
+        "{}: inference",
+        reference.name
+    );
 }
 
 #[test]
@@ -52,8 +61,14 @@ fn p16_observers_change_no_bit_at_any_point() {
     for name in STRUCTURES {
         let reference = Reference::load(name);
         check_observers(&reference, |hooks, points| {
-            hooks.register(hook_fn::observe(points.clone(), |at, x, cx| cx.keep(at, x, Retention::Last, None))).unwrap();
-            hooks.register(hook_fn::observe_gradient(points, |at, x, cx| cx.keep(at, x, Retention::Last, None))).unwrap();
+            hooks
+                .register(hook_fn::observe(points.clone(), |at, x, cx| cx.keep(at, x, Retention::Last, None)))
+                .unwrap();
+            hooks
+                .register(hook_fn::observe_gradient(points, |at, x, cx| {
+                    cx.keep(at, x, Retention::Last, None)
+                }))
+                .unwrap();
         });
         check_observers(&reference, |hooks, points| {
             for _ in 0..100 {
@@ -109,9 +124,19 @@ fn every_point_fires_once_in_each_direction() {
         run(&reference, &hooks.pass(tracked(&buffers)), &buffers);
         let counts = counts.lock().unwrap();
         for (_, point) in model.points().iter() {
-            assert_eq!(counts.get(&format!("value {}", point.name)), Some(&1), "{name}: value at {}", point.name);
+            assert_eq!(
+                counts.get(&format!("value {}", point.name)),
+                Some(&1),
+                "{name}: value at {}",
+                point.name
+            );
             let gradients = point.differentiable.then_some(&1);
-            assert_eq!(counts.get(&format!("gradient {}", point.name)), gradients, "{name}: gradient at {}", point.name);
+            assert_eq!(
+                counts.get(&format!("gradient {}", point.name)),
+                gradients,
+                "{name}: gradient at {}",
+                point.name
+            );
         }
     }
 }
@@ -129,12 +154,17 @@ fn p21_putting_back_what_was_captured_changes_no_bit() {
         hooks.remove_all();
         for point in points {
             let patch = cache[&point].clone();
-            let scope = hooks.scoped(hook_fn::edit(point.as_str(), move |_, _, _| Ok(Some(patch.copy()?)))).unwrap();
+            let scope =
+                hooks.scoped(hook_fn::edit(point.as_str(), move |_, _, _| Ok(Some(patch.copy()?)))).unwrap();
             let pass = hooks.pass(eval());
             assert_eq!(logits, bits(&model.forward(&reference.ids, &pass).unwrap()), "{name}: {point}");
             let report = pass.report();
             let receipt = report.receipt(scope.id()).unwrap();
-            assert_eq!((receipt.edits, receipt.elements_changed, receipt.errors), (1, 0, 0), "{name}: {point}");
+            assert_eq!(
+                (receipt.edits, receipt.elements_changed, receipt.errors),
+                (1, 0, 0),
+                "{name}: {point}"
+            );
         }
     }
 }
@@ -148,7 +178,9 @@ fn every_point_matters() {
         let hooks = model.hook_manager();
         let logits = bits(&model.forward(&reference.ids, &Pass::default()).unwrap());
         for (_, point) in model.points().iter().filter(|(_, point)| point.differentiable) {
-            let _scope = hooks.scoped(hook_fn::edit(point.name.as_str(), |_, x, _| Ok(Some(x.affine(0.5, 0.0)?)))).unwrap();
+            let _scope = hooks
+                .scoped(hook_fn::edit(point.name.as_str(), |_, x, _| Ok(Some(x.affine(0.5, 0.0)?))))
+                .unwrap();
             let edited = bits(&model.forward(&reference.ids, &hooks.pass(eval())).unwrap());
             // The scale of a norm whose input is scaled alike, or masked scores, still move the rest.
             assert_ne!(logits, edited, "{name}: halving {} changed nothing", point.name);

@@ -73,7 +73,12 @@ impl Linear {
     }
 
     /// The same with another way to get from the input to the output.
-    pub fn forward_by(&self, x: &Tensor, pass: &Pass, product: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+    pub fn forward_by(
+        &self,
+        x: &Tensor,
+        pass: &Pass,
+        product: impl FnOnce(&Tensor) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let x = match self.input {
             Some(point) => pass.tap(point, x.clone())?,
             None => x.clone(),

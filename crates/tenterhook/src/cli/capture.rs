@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use serde_json::json;
-use tenterhook_hooks::{Gradients, HookManager, HookOptions, OnError, PassSetup, Retention, Selector, Site, hook_fn};
+use tenterhook_hooks::{
+    Gradients, HookManager, HookOptions, OnError, PassSetup, Retention, Selector, Site, hook_fn,
+};
 use tenterhook_models::files::save_tensors;
 use tenterhook_models::{Transformer, next_token_loss};
 
@@ -79,7 +81,9 @@ pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
         let shapes: BTreeMap<&str, &[usize]> =
             tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.dims())).collect();
         let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
-        output::json(&json!({ "out": args.out, "tensors": shapes, "receipts": report.hooks, "errors": errors }))?;
+        output::json(
+            &json!({ "out": args.out, "tensors": shapes, "receipts": report.hooks, "errors": errors }),
+        )?;
     } else {
         let bytes: usize = tensors.iter().map(|(_, t)| t.elem_count() * t.dtype().size_in_bytes()).sum();
         output::text(&report.to_string());
@@ -102,15 +106,23 @@ fn attach(hooks: &HookManager, args: &CaptureArgs) -> Result<(), CliError> {
 }
 
 /// Moves what was captured into `tensors`, and makes sure that everything that was asked for is there.
-fn collect(hooks: &HookManager, args: &CaptureArgs, tensors: &mut BTreeMap<String, Tensor>) -> Result<(), CliError> {
+fn collect(
+    hooks: &HookManager,
+    args: &CaptureArgs,
+    tensors: &mut BTreeMap<String, Tensor>,
+) -> Result<(), CliError> {
     for hook in hooks.list_hooks() {
         let prefix = if hook.id == "capture_gradients" { "grad." } else { "" };
         for state in hooks.get_captured_states(&hook.id)? {
             debug_assert_eq!(state.site == Site::Gradient, !prefix.is_empty());
             tensors.insert(format!("{prefix}{}", state.point), state.tensor);
         }
-        let absent: Vec<&str> =
-            hook.matched.iter().map(String::as_str).filter(|name| !tensors.contains_key(&format!("{prefix}{name}"))).collect();
+        let absent: Vec<&str> = hook
+            .matched
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !tensors.contains_key(&format!("{prefix}{name}")))
+            .collect();
         if !absent.is_empty() {
             let what = if prefix.is_empty() { "value" } else { "gradient" };
             return Err(CliError::failed(format!("no {what} arrived at {}", absent.join(", "))));
@@ -124,14 +136,19 @@ fn collect(hooks: &HookManager, args: &CaptureArgs, tensors: &mut BTreeMap<Strin
 fn check_out(out: &Path) -> Result<(), CliError> {
     let shown = out.display();
     if out.is_dir() {
-        return Err(CliError::bad_input(format!("--out {shown} is a directory; name a .safetensors file in it")));
+        return Err(CliError::bad_input(format!(
+            "--out {shown} is a directory; name a .safetensors file in it"
+        )));
     }
     let parent = match out.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
     if !parent.is_dir() {
-        return Err(CliError::bad_input(format!("--out {shown}: the directory {} does not exist", parent.display())));
+        return Err(CliError::bad_input(format!(
+            "--out {shown}: the directory {} does not exist",
+            parent.display()
+        )));
     }
     Ok(())
 }
@@ -146,17 +163,22 @@ fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
         return Err(bad(format!("{size} bytes are too many for a file of token ids")));
     }
     let text = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
-    serde_json::from_slice(&text)
-        .map_err(|error| bad(format!("expected a list of lists of token ids, such as [[1, 2], [3, 4]]: {error}")))
+    serde_json::from_slice(&text).map_err(|error| {
+        bad(format!("expected a list of lists of token ids, such as [[1, 2], [3, 4]]: {error}"))
+    })
 }
 
 fn check_tokens(tokens: &[Vec<u32>], model: &Transformer, args: &CaptureArgs) -> Result<(), CliError> {
-    let bad = |problem: String| Err(CliError::bad_input(format!("{}: {problem}", args.tokens_file.display())));
+    let bad =
+        |problem: String| Err(CliError::bad_input(format!("{}: {problem}", args.tokens_file.display())));
     let config = model.config();
     let Some(first) = tokens.first() else { return bad("there are no sequences".into()) };
     let least = if args.gradients { 2 } else { 1 };
     if first.len() < least {
-        return bad(format!("a sequence needs at least {least} token{}", if least > 1 { "s, to have a next one" } else { "" }));
+        return bad(format!(
+            "a sequence needs at least {least} token{}",
+            if least > 1 { "s, to have a next one" } else { "" }
+        ));
     }
     if let Some(row) = tokens.iter().position(|row| row.len() != first.len()) {
         return bad(format!(
@@ -173,7 +195,9 @@ fn check_tokens(tokens: &[Vec<u32>], model: &Transformer, args: &CaptureArgs) ->
             ));
         }
     }
-    if matches!(config.positions, tenterhook_models::config::Positions::Learned) && first.len() > config.context {
+    if matches!(config.positions, tenterhook_models::config::Positions::Learned)
+        && first.len() > config.context
+    {
         return bad(format!("{} tokens are more than the model's {} positions", first.len(), config.context));
     }
     Ok(())

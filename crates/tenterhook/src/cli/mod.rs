@@ -17,7 +17,9 @@ use error::CliError;
 /// One hook system for training neural networks and for understanding them.
 #[derive(Parser)]
 #[command(name = "tenterhook", version, about, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 done; 1 failed; 2 bad usage, configuration or file; 4 done, but a hook failed.")]
+#[command(
+    after_help = "Exit codes: 0 done; 1 failed; 2 bad usage, configuration or file; 4 done, but a hook failed."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -62,7 +64,8 @@ pub fn main() -> ExitCode {
 /// Warnings go to standard error; `RUST_LOG` asks for more.
 fn start_logging() {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let color = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let color =
+        std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     // Another subscriber may be there already when a test or a user's own main calls us.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -53,11 +53,8 @@ pub(super) fn run(args: &PointsArgs) -> Result<Outcome, CliError> {
 }
 
 fn row(point: &Point) -> Vec<String> {
-    let notes = [
-        (point.on_demand, "costly"),
-        (!point.writable, "read-only"),
-        (!point.differentiable, "no gradient"),
-    ];
+    let notes =
+        [(point.on_demand, "costly"), (!point.writable, "read-only"), (!point.differentiable, "no gradient")];
     let notes: Vec<&str> = notes.iter().filter(|(holds, _)| *holds).map(|(_, note)| *note).collect();
     vec![point.name.clone(), point.axes.clone(), notes.join(", "), point.aliases.join(" ")]
 }

@@ -78,7 +78,10 @@ fn damaged_model_directories() {
 
     let dir = copy_of("llama_sharded");
     let shard = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
-    let shard = shard.filter(|path| path.extension().is_some_and(|end| end == "safetensors")).find(|path| path.to_str().unwrap().contains("-of-")).unwrap();
+    let shard = shard
+        .filter(|path| path.extension().is_some_and(|end| end == "safetensors"))
+        .find(|path| path.to_str().unwrap().contains("-of-"))
+        .unwrap();
     fs::remove_file(&shard).unwrap();
     check("missing shard", dir.path(), &[shard.file_name().unwrap().to_str().unwrap()]);
 }
@@ -90,7 +93,11 @@ fn wrong_and_absurd_configurations() {
     check("fewer layers than weights", with_config("n_layer", 1.into()).path(), &["h.1."]);
     check("absurd layers", with_config("n_layer", serde_json::json!(1e12)).path(), &["n_layer"]);
     check("absurd vocabulary", with_config("vocab_size", (1u64 << 40).into()).path(), &["vocab_size"]);
-    check("large but possible vocabulary", with_config("vocab_size", (1u64 << 30).into()).path(), &["wte.weight", "expected shape"]);
+    check(
+        "large but possible vocabulary",
+        with_config("vocab_size", (1u64 << 30).into()).path(),
+        &["wte.weight", "expected shape"],
+    );
     check("negative", with_config("n_head", (-3).into()).path(), &["n_head"]);
     check("not a number", with_config("n_embd", "wide".into()).path(), &["n_embd"]);
     check("unknown family", with_config("model_type", "mamba".into()).path(), &["mamba", "gpt2"]);
@@ -140,10 +147,20 @@ fn bad_usage() {
     let tokens = work.path().join("ids.json");
     fs::write(&tokens, "[[1, 2, 3]]").unwrap();
     let nowhere = work.path().join("no/such/dir/out.safetensors");
-    check_refused("no such out directory", &tenterhook(&capture_args(&model("gpt2"), &tokens, &nowhere)), &["does not exist"]);
-    check_refused("out is a directory", &tenterhook(&capture_args(&model("gpt2"), &tokens, work.path())), &["is a directory"]);
+    check_refused(
+        "no such out directory",
+        &tenterhook(&capture_args(&model("gpt2"), &tokens, &nowhere)),
+        &["does not exist"],
+    );
+    check_refused(
+        "out is a directory",
+        &tenterhook(&capture_args(&model("gpt2"), &tokens, work.path())),
+        &["is a directory"],
+    );
     let out = work.path().join("out.safetensors");
-    for (device, words) in [("cuda:0", &["--features cuda"][..]), ("metal", &["--features metal"]), ("tpu", &["tpu", "cpu"])] {
+    for (device, words) in
+        [("cuda:0", &["--features cuda"][..]), ("metal", &["--features metal"]), ("tpu", &["tpu", "cpu"])]
+    {
         let mut args = capture_args(&model("gpt2"), &tokens, &out);
         args.extend(["--device".to_string(), device.to_string()]);
         check_refused(device, &tenterhook(&args), words);

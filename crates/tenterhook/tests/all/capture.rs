@@ -38,7 +38,14 @@ fn writes_values_logits_loss_and_gradients() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.safetensors");
     for name in ["gpt2", "llama", "gemma2", "neox"] {
-        let more = ["--points", "blocks.*.hook_resid_post", "--points", "blocks.0.attn.hook_pattern", "--logits", "--gradients"];
+        let more = [
+            "--points",
+            "blocks.*.hook_resid_post",
+            "--points",
+            "blocks.0.attn.hook_pattern",
+            "--logits",
+            "--gradients",
+        ];
         let ran = run(name, &more, &out);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         assert!(ran.stdout.contains("capture_gradients"), "{}", ran.stdout);
@@ -56,12 +63,28 @@ fn writes_values_logits_loss_and_gradients() {
 fn a_tensor_is_stored_under_the_name_that_matched() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("out.safetensors");
-    let points = ["--points", "transformer.h.0", "--points", "-1", "--points", "transformer.h.*.attn.c_attn", "--points", "ln_final.hook_scale"];
+    let points = [
+        "--points",
+        "transformer.h.0",
+        "--points",
+        "-1",
+        "--points",
+        "transformer.h.*.attn.c_attn",
+        "--points",
+        "ln_final.hook_scale",
+    ];
     let ran = run("gpt2", &points, &out);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    let mut names: Vec<String> = candle_core::safetensors::load(&out, &Device::Cpu).unwrap().into_keys().collect();
+    let mut names: Vec<String> =
+        candle_core::safetensors::load(&out, &Device::Cpu).unwrap().into_keys().collect();
     names.sort();
-    let want = ["ln_final.hook_scale", "transformer.h.0", "transformer.h.0.attn.c_attn", "transformer.h.1", "transformer.h.1.attn.c_attn"];
+    let want = [
+        "ln_final.hook_scale",
+        "transformer.h.0",
+        "transformer.h.0.attn.c_attn",
+        "transformer.h.1",
+        "transformer.h.1.attn.c_attn",
+    ];
     assert_eq!(names, want);
 }
 
@@ -73,12 +96,18 @@ fn everything_at_once_and_costly_points_only_by_name() {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let tensors = json["tensors"].as_object().unwrap();
-    assert!(tensors.contains_key("blocks.1.attn.hook_z") && tensors.contains_key("grad.blocks.1.attn.hook_z"));
+    assert!(
+        tensors.contains_key("blocks.1.attn.hook_z") && tensors.contains_key("grad.blocks.1.attn.hook_z")
+    );
     assert!(!tensors.contains_key("blocks.0.attn.hook_result"));
     assert!(json["receipts"][0]["fired"].as_u64().unwrap() > 50);
     let ran = run("qwen3", &["--points", "blocks.*.attn.hook_result"], &out);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert_close("result", &candle_core::safetensors::load(&out, &Device::Cpu).unwrap()["blocks.0.attn.hook_result"], &reference("qwen3")["point.blocks.0.attn.hook_result"]);
+    assert_close(
+        "result",
+        &candle_core::safetensors::load(&out, &Device::Cpu).unwrap()["blocks.0.attn.hook_result"],
+        &reference("qwen3")["point.blocks.0.attn.hook_result"],
+    );
 }
 
 #[test]
@@ -90,6 +119,7 @@ fn an_existing_file_survives_a_failure_and_is_replaced_on_success() {
     assert_eq!(std::fs::read_to_string(&out).unwrap(), "precious");
     assert_eq!(run("gpt2", &["--points", "hook_embed"], &out).code, Some(0));
     assert!(candle_core::safetensors::load(&out, &Device::Cpu).unwrap().contains_key("hook_embed"));
-    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "only the file and the tokens: {left:?}");
 }

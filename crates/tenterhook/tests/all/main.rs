@@ -1,5 +1,7 @@
 //! The binary, as a user runs it.
 
+#![allow(clippy::unwrap_used)]
+
 mod bad_input;
 mod capture;
 mod points;
