@@ -1,8 +1,9 @@
 //! Watching changes nothing.
 
-use tenterhook_hooks::{Capture, CaptureOptions, HookManager, PassSetup, Retention, hook_fn};
+use candle_core::Var;
+use tenterhook_hooks::{Capture, CaptureOptions, HookManager, Mock, Retention, hook_fn};
 
-use crate::support::{Mlp, bits};
+use crate::support::{Mlp, tensor, values};
 
 #[test]
 fn p16_observers_change_no_bit_of_values_and_gradients() {
@@ -60,19 +61,22 @@ fn an_observer_cannot_grow_the_tape_or_keep_the_graph() {
 
 #[test]
 fn captured_states_are_not_changed_by_what_happens_later() {
-    let model = Mlp::new();
-    let hooks = HookManager::new(model.table.clone());
-    let weight = model.weights[0].clone();
-    // A controller that hands out a parameter: whoever keeps it must get a copy.
-    let hand_out = weight.clone();
-    let rows = 5;
-    hooks
-        .register(hook_fn::edit("layers.1.hook_pre", move |_, _, _| Ok(Some(hand_out.narrow(0, 0, rows)?))))
-        .unwrap();
-    let id = hooks.register_capture_hook("layers.1.hook_pre", None, None, false, true).unwrap();
-    model.forward(&hooks.pass(PassSetup::default())).unwrap();
-    let kept = hooks.get_captured_states(&id).unwrap().remove(0).tensor;
-    let before = bits(&kept);
-    weight.set(&weight.zeros_like().unwrap()).unwrap();
-    assert_eq!(bits(&kept), before);
+    let mut mock = Mock::new(["p", "q"]).unwrap();
+    let parameter = Var::from_tensor(&tensor(&[1.0, 2.0])).unwrap();
+    // A controller that hands out a parameter, and a hook that keeps one: either must get a copy.
+    let (given, kept) = (parameter.clone(), parameter.clone());
+    mock.attach(hook_fn::edit("p", move |_, _, _| Ok(Some(given.as_tensor().clone())))).unwrap();
+    let keep = hook_fn::observe("q", move |at, _, cx| cx.keep(at, kept.as_tensor(), Retention::All, None));
+    let keeper = mock.attach(keep).unwrap();
+    let id = mock.hooks().register_capture_hook("*", None, None, false, true).unwrap();
+    mock.step();
+    for name in ["p", "q"] {
+        let point = mock.hooks().points().find(name).unwrap();
+        mock.pass().tap(point, tensor(&[1.0, 2.0])).unwrap();
+    }
+    parameter.set(&parameter.zeros_like().unwrap()).unwrap();
+    for id in [id, keeper] {
+        let states = mock.hooks().get_captured_states(&id).unwrap();
+        assert!(!states.is_empty() && states.iter().all(|state| values(&state.tensor) == [1.0, 2.0]), "{id}");
+    }
 }

@@ -52,7 +52,7 @@ fn a_truncated_cache_goes_on_from_there() {
     let reference = Reference::load("llama");
     let whole = reference.model.forward(&reference.ids, &Pass::default()).unwrap();
     let mut cache = KvCache::new();
-    let mut feed = |first: usize, count: usize, cache: &mut KvCache| {
+    let feed = |first: usize, count: usize, cache: &mut KvCache| {
         let pass = Pass::silent(PassSetup { first_position: first, ..eval() });
         reference.model.forward_cached(&reference.ids.narrow(1, first, count).unwrap(), cache, &pass).unwrap()
     };
