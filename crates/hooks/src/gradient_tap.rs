@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use candle_core::{CpuStorage, CustomOp1, Error, Layout, Result, Shape, Tensor};
+use candle_core::backend::BackendStorage;
+use candle_core::{CpuStorage, CudaStorage, CustomOp1, Error, Layout, MetalStorage, Result, Shape, Tensor};
 
 use crate::cx::Facts;
 use crate::guard;
@@ -91,6 +92,14 @@ impl CustomOp1 for GradientTap {
             _ => return Err(Error::msg("only floating point values have gradients")),
         };
         Ok((copy, layout.shape().clone()))
+    }
+
+    fn cuda_fwd(&self, storage: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        Ok((storage.try_clone(layout)?, layout.shape().clone()))
+    }
+
+    fn metal_fwd(&self, storage: &MetalStorage, layout: &Layout) -> Result<(MetalStorage, Shape)> {
+        Ok((storage.try_clone(layout)?, layout.shape().clone()))
     }
 
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {

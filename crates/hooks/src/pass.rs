@@ -148,7 +148,9 @@ impl Pass {
 
     fn tap_gradient(&self, hooks: GradientHooks, x: Tensor) -> Result<Tensor> {
         let x = match x.track_op() {
-            true => x.contiguous()?,
+            true if x.device().is_cpu() => x.contiguous()?,
+            // Other devices copy whole storages, so a view into a larger one is copied out first.
+            true => x.force_contiguous()?,
             // Nothing upstream is trained, so no gradient would ever come by: the value becomes a leaf of its own.
             false => Var::from_tensor(&x.contiguous()?)?.into_inner(),
         };

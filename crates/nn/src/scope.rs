@@ -162,9 +162,9 @@ impl<'a> Scope<'a> {
 
     /// Declares the module at this path. Its input and output are the points given, or new ones: `path.hook_in`, `path.hook_out`.
     pub fn layer(&self, input: Option<PointId>, output: Option<PointId>) -> Result<(PointId, PointId)> {
-        let new = |end: &str| self.point(Point::new(format!("{}.{end}", self.path), "batch pos ..."));
-        let input = input.map_or_else(|| new("hook_in"), Ok)?;
-        let output = output.map_or_else(|| new("hook_out"), Ok)?;
+        let new = |end: &str, axes: &str| self.point(Point::new(format!("{}.{end}", self.path), axes));
+        let input = input.map_or_else(|| new("hook_in", "batch pos d_in"), Ok)?;
+        let output = output.map_or_else(|| new("hook_out", "batch pos d_out"), Ok)?;
         self.build.borrow_mut().points.layer(&self.path, input, output).map_err(Error::wrap)?;
         Ok((input, output))
     }

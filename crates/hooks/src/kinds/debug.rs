@@ -16,7 +16,7 @@ use crate::selector::Selector;
 use crate::states::Retention;
 use crate::statistics::Hits;
 
-/// What a [`Debug`] hook looks for in a tensor.
+/// What a [`Debug`](struct@Debug) hook looks for in a tensor.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
@@ -117,7 +117,7 @@ fn index_of(mut element: usize, dims: &[usize]) -> Vec<usize> {
     index
 }
 
-/// What a [`Debug`] hook does when a condition is met.
+/// What a [`Debug`](struct@Debug) hook does when a condition is met.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -142,7 +142,7 @@ impl Action {
     }
 }
 
-/// What a [`Debug`] hook looks for, where, and what it does then.
+/// What a [`Debug`](struct@Debug) hook looks for, where, and what it does then.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DebugOptions {
@@ -304,7 +304,7 @@ impl Hook for Debug {
 
 impl HookManager {
     /// Logs and keeps what meets a condition at the chosen points, by default NaN and infinity; read it with
-    /// [`findings`](HookManager::findings). For other actions register a [`Debug`].
+    /// [`findings`](HookManager::findings). For other actions register a [`Debug`](struct@Debug).
     ///
     /// ```
     /// # use candle_core::{Device, Tensor};

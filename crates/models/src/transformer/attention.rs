@@ -74,7 +74,13 @@ impl Attention {
         let qk_norm = config
             .qk_norm
             .then(|| {
-                let norm = |path: &str| Norm::new(&scope.pp(path), head_norm, None, None, None);
+                let norm = |path: &str| {
+                    let scope = scope.pp(path);
+                    let end = |end: &str| {
+                        scope.point(Point::new(format!("{}.{end}", scope.path()), "batch pos head d_head"))
+                    };
+                    Norm::new(&scope, head_norm, Some(end("hook_in")?), None, Some(end("hook_out")?))
+                };
                 Ok::<_, candle_core::Error>((norm("q_norm")?, norm("k_norm")?))
             })
             .transpose()?;
