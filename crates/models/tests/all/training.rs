@@ -68,3 +68,47 @@ fn dropout_is_on_in_training_only_and_differs_by_step() {
     let untracked = PassSetup { gradients: Default::default(), ..PassSetup::train(1) };
     assert_eq!(logits(PassSetup::train(1)), logits(untracked), "the same with and without the tape");
 }
+
+/// The whole model in f64: the gradient of parameters, against central differences.
+#[test]
+fn p15_whole_models_pass_a_finite_difference_check() {
+    for config in [
+        TransformerConfig::gpt2(11, 8, 12, 2, 2),
+        TransformerConfig::llama(11, 8, 12, 2, 2),
+        TransformerConfig::neox(11, 8, 16, 2, 2),
+    ] {
+        let model =
+            Transformer::init(TransformerConfig { init_std: 0.3, ..config }, 5, DType::F64, &Device::Cpu)
+                .unwrap();
+        let ids = Tensor::new(&[[1u32, 7, 3, 3, 9], [2, 2, 8, 0, 4]], &Device::Cpu).unwrap();
+        let loss = |pass: &Pass| model.next_token_loss(&ids, pass).unwrap();
+        let grads =
+            NamedGrads::backward(&loss(&Pass::silent(PassSetup::train(0))), model.params(), None).unwrap();
+        for param in model.params().iter() {
+            let start: Vec<f64> = param.value().flatten_all().unwrap().to_vec1().unwrap();
+            let grad: Vec<f64> = grads.get(param.name()).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+            let largest = grad.iter().fold(1e-3f64, |largest, g| largest.max(g.abs()));
+            let shape = param.value().shape().clone();
+            let loss_with = |at: usize, value: f64| {
+                let mut moved = start.clone();
+                moved[at] = value;
+                param.var().set(&Tensor::from_vec(moved, shape.clone(), &Device::Cpu).unwrap()).unwrap();
+                loss(&Pass::default()).to_scalar::<f64>().unwrap()
+            };
+            // A few elements spread over the parameter.
+            for at in (0..start.len()).step_by(start.len().div_ceil(5)) {
+                let step = 1e-4;
+                let difference =
+                    |k: f64| loss_with(at, start[at] + k * step) - loss_with(at, start[at] - k * step);
+                let slope = (8.0 * difference(1.0) - difference(2.0)) / (12.0 * step);
+                assert!(
+                    (slope - grad[at]).abs() <= 1e-6 * largest,
+                    "{} [{at}]: {} against {slope}",
+                    param.name(),
+                    grad[at]
+                );
+            }
+            param.var().set(&Tensor::from_vec(start, shape, &Device::Cpu).unwrap()).unwrap();
+        }
+    }
+}

@@ -188,6 +188,22 @@ fn every_point_matters() {
     }
 }
 
+/// What a disabled hook costs is timed in the benchmarks; that it cannot cost anything is seen here: no point is armed.
+#[test]
+fn p24_disabled_hooks_arm_nothing() {
+    let reference = Reference::load("gpt2");
+    let hooks = reference.model.hook_manager();
+    let ids: Vec<String> = (0..50)
+        .map(|_| hooks.register(hook_fn::observe(all_points(&reference.model), |_, _, _| Ok(()))).unwrap())
+        .collect();
+    assert!(reference.model.points().iter().all(|(id, _)| hooks.pass(eval()).armed(id)));
+    ids.iter().for_each(|id| hooks.disable_hook(id).unwrap());
+    let pass = hooks.pass(eval().gradients(Gradients::Parameters));
+    assert!(!reference.model.points().iter().any(|(id, _)| pass.armed(id)));
+    reference.model.forward(&reference.ids, &pass).unwrap();
+    assert!(pass.report().hooks.iter().all(|hook| !hook.enabled && hook.receipt.fired == 0));
+}
+
 #[test]
 fn a_pass_of_another_model_is_refused() {
     let (a, b) = (Reference::load("gpt2"), Reference::load("llama"));
