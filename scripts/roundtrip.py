@@ -164,7 +164,7 @@ def check_reload(case: Case, live: Live) -> str:
     written = case.folder.with_name(case.folder.name + "-written")
     run(case.saver, case.folder, written)
     model, report = AutoModelForCausalLM.from_pretrained(
-        written, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        written, attn_implementation="eager", output_loading_info=True
     )
     if report["missing_keys"] or report["mismatched_keys"]:
         raise Failure(f"not loaded: {sorted(report['missing_keys'])[:3]} {report['mismatched_keys']}")

@@ -1,6 +1,7 @@
 //! What a hook can reach while it runs.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, Weak};
 
 use candle_core::Tensor;
@@ -24,6 +25,10 @@ pub(crate) struct Facts {
     pub(crate) table: Arc<PointTable>,
     pub(crate) setup: PassSetup,
     pub(crate) ledger: Mutex<Ledger>,
+    /// Counts the passes of the manager.
+    pub(crate) number: u64,
+    /// Whether a controller has replaced a value in this pass.
+    pub(crate) edited: AtomicBool,
     pub(crate) board: Arc<Board>,
     pub(crate) states: Option<Arc<StateStore>>,
     pub(crate) manager: Weak<Inner>,
@@ -134,6 +139,7 @@ impl Cx<'_> {
             site: at.site(),
             layer_idx: layer_idx.or(at.point().block),
             step: self.facts.setup.clock.step,
+            pass: self.facts.number,
             tensor: keepable(x, at.owned == Some(x.id()))?,
         };
         states.keep(self.hook_id, state, retention, &mut self.extra)

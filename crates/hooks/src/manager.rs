@@ -1,6 +1,7 @@
 //! The ordered set of hooks on one model.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use schemars::JsonSchema;
@@ -10,7 +11,7 @@ use crate::board::Board;
 use crate::clock::PassSetup;
 use crate::cx::{Facts, Ledger};
 use crate::error::{AttachError, HookResult, nearest};
-use crate::hook::{Access, Hook, Site};
+use crate::hook::{Access, Hook};
 use crate::options::HookOptions;
 use crate::pass::Pass;
 use crate::plan::Plan;
@@ -40,7 +41,8 @@ impl Default for ManagerConfig {
 /// A registered hook, as it stands in lists and records.
 pub type HookInfo = HookReceipt;
 
-/// The ordered set of hooks on one model. Clones share it; it can be used from any thread.
+/// The ordered set of hooks on one model. Clones share it; it can be used from any thread, but run forwards on ordinary threads:
+/// a rayon task that waits for a hook may pick up another forward and enter that hook again.
 ///
 /// Registering, removing and toggling take effect at the next pass. User hooks run before built-in ones, each in the order of
 /// registration; at one point controllers run before observers.
@@ -69,6 +71,8 @@ pub(crate) struct Inner {
     board: Arc<Board>,
     states: Arc<StateStore>,
     state: Mutex<State>,
+    /// How many passes were made.
+    passes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -96,6 +100,7 @@ impl HookManager {
             board: Arc::default(),
             states,
             state: Mutex::default(),
+            passes: AtomicU64::new(0),
         }))
     }
 
@@ -242,6 +247,8 @@ impl HookManager {
             table: self.0.table.clone(),
             setup,
             ledger: Mutex::new(ledger),
+            number: self.0.passes.fetch_add(1, Relaxed) + 1,
+            edited: false.into(),
             board: self.0.board.clone(),
             states: Some(self.0.states.clone()),
             manager: Arc::downgrade(&self.0),
@@ -294,7 +301,7 @@ impl HookManager {
                 return Err(AttachError::InterventionRefused(hook.kind().to_string()));
             }
             let mut matches = want.select.resolve(&self.0.table, want.site)?;
-            if want.site == Site::Gradient {
+            if want.site.is_gradient() {
                 // A glob over everything also names places such as token ids; asking for those alone is a mistake.
                 matches.retain(|found| self.0.table.point(found.point).differentiable);
                 if matches.is_empty() {

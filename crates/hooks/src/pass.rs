@@ -1,6 +1,7 @@
 //! What one forward, and its backward, carries.
 
 use std::any::Any;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use candle_core::{Error, Result, Tensor, Var};
@@ -46,6 +47,8 @@ impl Pass {
             table: plan.table.clone(),
             setup,
             ledger: Mutex::default(),
+            number: 0,
+            edited: false.into(),
             board: Arc::default(),
             states: None,
             manager: Weak::new(),
@@ -105,6 +108,8 @@ impl Pass {
     #[inline(never)]
     fn fire(&self, point: PointId, mut x: Tensor, input: Option<&Tensor>, mut owned: bool) -> Result<Tensor> {
         let Some(listeners) = self.plan.listeners.get(&point) else { return Ok(x) };
+        // What a controller handed out may pass at further points, unchanged.
+        owned &= !self.facts.edited.load(Relaxed);
         let input = input.map(Tensor::detach);
         let (table, input) = (&*self.plan.table, input.as_ref());
         let observe = |list: &[Listener], x: &Tensor, owned: bool| -> Result<()> {
@@ -124,6 +129,7 @@ impl Pass {
             if let Some(edited) = guard::edit(&listener.slot, &self.facts, &at, &x)? {
                 x = edited;
                 owned = false; // a controller may hand out a tensor that it keeps, or a parameter
+                self.facts.edited.store(true, Relaxed);
             }
         }
         observe(&listeners.observe, &x, owned)?;
@@ -146,14 +152,20 @@ impl Pass {
         })
     }
 
+    /// `x`, or a leaf with its value where the pass is made for gradients and nothing upstream has any: what kernels need that
+    /// show gradients with [`gradient_observer`](Pass::gradient_observer), or no gradient would ever come by.
+    pub fn leaf(&self, x: &Tensor) -> Result<Tensor> {
+        if x.track_op() || self.facts.setup.gradients == Gradients::Off {
+            return Ok(x.clone());
+        }
+        Ok(Var::from_tensor(&x.contiguous()?)?.into_inner())
+    }
+
     fn tap_gradient(&self, hooks: GradientHooks, x: Tensor) -> Result<Tensor> {
-        let x = match x.track_op() {
-            true if x.device().is_cpu() => x.contiguous()?,
-            // Other devices copy whole storages, so a view into a larger one is copied out first.
-            true => x.force_contiguous()?,
-            // Nothing upstream is trained, so no gradient would ever come by: the value becomes a leaf of its own.
-            false => Var::from_tensor(&x.contiguous()?)?.into_inner(),
-        };
+        // Nothing upstream may be trained: then the value becomes a leaf of its own.
+        let x = self.leaf(&x)?;
+        // Other devices copy whole storages, so a view into a larger one is copied out first.
+        let x = if x.device().is_cpu() { x.contiguous()? } else { x.force_contiguous()? };
         x.apply_op1(GradientTap(hooks))
     }
 

@@ -53,7 +53,7 @@ impl StateStore {
         receipt: &mut Receipt,
     ) -> HookResult {
         let spill = self.lock_spill();
-        let (size, step) = (byte_size(&state.tensor), state.step);
+        let (size, pass) = (byte_size(&state.tensor), state.pass);
         let (retired, evicted) = {
             let mut kept = lock(&self.kept);
             if !self.has_room(&kept, size) {
@@ -63,7 +63,7 @@ impl StateStore {
             receipt.bytes_captured += size as u64;
             kept.insert(hook, state, size);
             let at_once = self.limits.cleanup_interval <= 1;
-            (kept.retain(hook, retention, step), self.evict(&mut kept, at_once))
+            (kept.retain(hook, retention, pass), self.evict(&mut kept, at_once))
         };
         receipt.states_dropped += retired.len() as u64;
         self.dispose(evicted, spill, |_, moved| receipt.add(&moved))
@@ -217,13 +217,13 @@ impl Kept {
     }
 
     /// Applies a hook's own retention; returns the states that went.
-    fn retain(&mut self, hook: &str, retention: Retention, step: u64) -> Vec<CapturedState> {
+    fn retain(&mut self, hook: &str, retention: Retention, pass: u64) -> Vec<CapturedState> {
         let mut dropped = Vec::new();
         while let Some(states) = self.by_hook.get(hook) {
             let Some((&oldest, state)) = states.states.first_key_value() else { break };
             let surplus = match retention {
                 Retention::All => false,
-                Retention::Last => state.step != step,
+                Retention::Last => state.pass != pass,
                 Retention::Ring(n) => states.states.len() > n.max(1),
                 Retention::Bytes(limit) => states.bytes > limit && states.states.len() > 1,
             };

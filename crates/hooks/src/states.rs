@@ -18,6 +18,8 @@ pub struct CapturedState {
     pub layer_idx: Option<usize>,
     /// The step it was captured in.
     pub step: u64,
+    /// The number of the pass it was captured in, counted by the manager.
+    pub pass: u64,
     /// The tensor, detached and in memory of its own.
     pub tensor: Tensor,
 }
@@ -79,7 +81,7 @@ pub enum Retention {
     /// Everything, within the manager's limits.
     #[default]
     All,
-    /// The states of the latest step.
+    /// The states of the latest pass.
     Last,
     /// The newest n states.
     Ring(usize),

@@ -126,7 +126,16 @@ impl NamedGrads {
     /// Runs the backward of `loss` and collects the gradient of every parameter: from the tape, and from the buffers if
     /// the pass had some.
     pub fn backward(loss: &Tensor, params: &Params, buffers: Option<&GradBuffers>) -> Result<Self> {
-        let tape = loss.backward()?;
+        let tape = match loss.backward() {
+            Ok(tape) => tape,
+            Err(error) => {
+                // Half a backward must not leak into the next one.
+                for buffer in buffers.iter().flat_map(|buffers| buffers.0.values()) {
+                    buffer.take()?;
+                }
+                return Err(error);
+            }
+        };
         let mut grads = BTreeMap::new();
         for param in params.iter() {
             let from_buffer = match buffers.and_then(|buffers| buffers.0.get(param.name())) {

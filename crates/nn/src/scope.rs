@@ -146,8 +146,8 @@ impl<'a> Scope<'a> {
     pub fn param(&self, name: &str, shape: &[usize], init: Init) -> Result<Param> {
         let name = self.pp(name).path;
         let build = &mut *self.build.borrow_mut();
-        if let Some(param) = build.params.get(&name) {
-            return Ok(param.clone()); // tied: the same weight asked for twice
+        if build.params.get(&name).is_some() {
+            candle_core::bail!("the weight `{name}` is declared twice in one model");
         }
         let value = build.weights.tensor(&name, shape, init, build.dtype, &build.device)?;
         let param = Param::new(&name, &value)?;

@@ -92,6 +92,29 @@ impl TransformerConfig {
         if problems.is_empty() {
             sizes(self, &mut problems);
         }
+        if problems.is_empty() {
+            self.check_expressible(&mut problems);
+        }
         if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
+    }
+
+    /// A family has no place for everything: what its `config.json` cannot say would be lost when the model is saved, or was never
+    /// built to begin with.
+    fn check_expressible(&self, problems: &mut Problems) {
+        let family = self.family.model_type();
+        match Self::from_hf(&self.to_hf()) {
+            Err(error) => problems.append(error.problems),
+            Ok(read) => {
+                let (ours, theirs) = (format!("{self:#?}"), format!("{read:#?}"));
+                let differing = ours.lines().zip(theirs.lines()).find(|(ours, theirs)| ours != theirs);
+                if let Some((ours, theirs)) = differing {
+                    let (ours, theirs) =
+                        (ours.trim().trim_end_matches(','), theirs.trim().trim_end_matches(','));
+                    problems.add(|| {
+                        format!("a {family} model cannot have `{ours}`: it would be read back as `{theirs}`")
+                    });
+                }
+            }
+        }
     }
 }

@@ -8,6 +8,26 @@ fn read(json: Value) -> Result<TransformerConfig, String> {
     TransformerConfig::from_hf(&json).map_err(|error| error.to_string())
 }
 
+#[test]
+fn what_a_family_cannot_say_is_refused() {
+    let refused = |config: TransformerConfig, field: &str| {
+        let problem = config.validate().unwrap_err().to_string();
+        assert!(problem.contains(field), "{problem}");
+    };
+    refused(
+        TransformerConfig { attention_scale: 0.5, ..TransformerConfig::gpt2(61, 16, 32, 2, 4) },
+        "attention_scale",
+    );
+    refused(
+        TransformerConfig { gated_mlp: false, ..TransformerConfig::llama(61, 16, 32, 2, 4) },
+        "gated_mlp",
+    );
+    refused(
+        TransformerConfig { post_norms: true, ..TransformerConfig::neox(61, 16, 32, 2, 4) },
+        "post_norms",
+    );
+}
+
 fn with(mut base: Value, more: Value) -> Value {
     if let (Value::Object(base), Value::Object(more)) = (&mut base, more) {
         base.extend(more);

@@ -20,6 +20,7 @@ impl PendingFile {
         target: PathBuf,
         contents: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> Result<Self, ModelError> {
+        let target = resolve(target)?;
         let (file, temporary) = create_beside(&target).map_err(ModelError::io("write", &target))?;
         let pending = Self { temporary, target };
         pending.fill(file, contents).map_err(ModelError::io("write", &pending.target))?;
@@ -51,6 +52,27 @@ impl Drop for PendingFile {
         // After publishing there is nothing under this name; nothing can be done about another failure.
         let _ = fs::remove_file(&self.temporary);
     }
+}
+
+/// The regular file that is to be replaced: a link is followed, and anything else that is there stays.
+fn resolve(target: PathBuf) -> Result<PathBuf, ModelError> {
+    match fs::symlink_metadata(&target) {
+        Err(_) => Ok(target),
+        Ok(found) if found.is_file() => Ok(target),
+        Ok(found) if found.is_symlink() => {
+            let real = fs::canonicalize(&target).map_err(ModelError::io("follow the link", &target))?;
+            resolve(real)
+        }
+        Ok(_) => Err(ModelError::Unwritable {
+            path: target,
+            problem: "something is there that is not a file".to_string(),
+        }),
+    }
+}
+
+/// Checks that a file can be written at this place, before any work is done for it.
+pub fn check_writable(target: &Path) -> Result<(), ModelError> {
+    PendingFile::write(target.to_path_buf(), |_| Ok(())).map(drop)
 }
 
 /// A new file in the target's directory, under a name nobody else uses.

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device};
 use serde_json::Value;
 
+pub use atomic::check_writable;
 pub(crate) use read::read_bounded;
 pub use save::{save_model, save_tensors};
 pub use weights::FileWeights;
@@ -61,19 +62,9 @@ impl ModelFiles {
         Ok(Self { config, config_json, dir: dir.to_path_buf(), tensors, tokenizer })
     }
 
-    /// The directory itself.
-    pub fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// The `tokenizer.json`, if the directory has one.
     pub fn tokenizer(&self) -> Option<&Path> {
         self.tokenizer.as_deref()
-    }
-
-    /// The names of all stored tensors, sorted.
-    pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
-        self.tensors.names()
     }
 
     /// The weights as `dtype` (f32, or f64 for gradient checks) on a device, whatever the type they are stored in.

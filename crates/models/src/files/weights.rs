@@ -43,6 +43,8 @@ pub struct FileWeights {
     problems: Problems,
     /// Elements of all placeholders handed out.
     placeholders: usize,
+    headers_only: bool,
+    elements: usize,
 }
 
 impl FileWeights {
@@ -54,7 +56,21 @@ impl FileWeights {
         device: Device,
     ) -> Self {
         let (used, missing, problems) = Default::default();
-        Self { dir, files, tied, dtype, device, used, missing, problems, placeholders: 0 }
+        let placeholders = 0;
+        let (headers_only, elements) = (false, 0);
+        Self {
+            dir,
+            files,
+            tied,
+            dtype,
+            device,
+            used,
+            missing,
+            problems,
+            placeholders,
+            headers_only,
+            elements,
+        }
     }
 
     /// The tensor of this name, under its full Hugging Face path, as the type and on the device the weights were opened for.
@@ -64,6 +80,11 @@ impl FileWeights {
     pub fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let device = self.device.clone();
         self.load(name, shape, self.dtype, &device)
+    }
+
+    /// How many numbers the tensors hold that were asked for with [`headers_only`](Self::headers_only).
+    pub fn element_count(&self) -> usize {
+        self.elements
     }
 
     /// Whether there is a tensor of this name.
@@ -89,8 +110,17 @@ impl FileWeights {
         Err(ModelError::Weights { path: self.dir, problems })
     }
 
+    /// The same weights, of which names, shapes and types are checked and no number is read: for building the outline of a model.
+    pub fn headers_only(self) -> Self {
+        Self { headers_only: true, ..self }
+    }
+
     fn load(&mut self, name: &str, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
         match self.find(name, shape)? {
+            Some(_) if self.headers_only => {
+                self.elements += shape.iter().product::<usize>();
+                Tensor::zeros(1, dtype, device)
+            }
             Some(stored_name) => match self.files.tensor(&stored_name) {
                 Some(stored) => to_tensor(&stored, dtype, device),
                 None => candle_core::bail!("tensor {} cannot be read", shown(name)),

@@ -160,6 +160,7 @@ impl Attention {
         if !listens.any() {
             return self.out.product(flat, pass);
         }
+        let flat = &if listens.gradient_observed() { pass.leaf(flat)? } else { flat.clone() };
         let result = self.head_results(flat, pass)?;
         if listens.intervenes() {
             // The sum over heads would round differently from the product, so the change is added to the product.

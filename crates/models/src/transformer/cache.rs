@@ -59,10 +59,13 @@ impl LayerCache {
 fn write(buffer: &mut Option<Tensor>, len: usize, new: &Tensor) -> Result<Tensor> {
     let (batch, count, heads, width) = new.dims4()?;
     let needed = len + count;
-    let roomy = match buffer.take() {
-        Some(old) if old.dim(0)? != batch => {
-            candle_core::bail!("the cache holds a batch of {}, and {batch} sequences were given", old.dim(0)?)
-        }
+    if let Some(old) = buffer.as_ref()
+        && len > 0
+        && old.dim(0)? != batch
+    {
+        candle_core::bail!("the cache holds a batch of {}, and {batch} sequences were given", old.dim(0)?);
+    }
+    let roomy = match buffer.take().filter(|old| old.dims()[0] == batch) {
         Some(old) if old.dim(1)? >= needed => old,
         old => {
             let room =

@@ -14,7 +14,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use serde_json::Value;
 use tenterhook_hooks::{Gradients, HookManager, Pass, Point, PointTable};
 use tenterhook_nn::layers::{Embedding, Input, Linear, LinearSpec, Norm, NormPoints, NormSpec};
-use tenterhook_nn::ops::{RopeScaling, RopeSpec, RopeTable, cross_entropy, dropout, rope_table};
+use tenterhook_nn::ops::{RopeScaling, RopeSpec, RopeTable, cross_entropy, dropout, rope_table, soft_cap};
 use tenterhook_nn::{Params, RandomWeights, Scope};
 
 use crate::config::{NormKind, Positions, TransformerConfig};
@@ -71,6 +71,16 @@ impl Transformer {
         let scope = Scope::new(&mut weights, dtype, device);
         let built = Self::build(files.config.clone(), files.config_json.clone(), scope);
         weights.finish_with(built)
+    }
+
+    /// The points of the model in a directory, and how many parameters it has, without reading a weight. The directory is checked
+    /// as for [`load`](Self::load).
+    pub fn outline(files: &ModelFiles) -> std::result::Result<(Arc<PointTable>, usize), ModelError> {
+        let mut weights = files.weights(DType::F32, &Device::Cpu).headers_only();
+        let scope = Scope::new(&mut weights, DType::F32, &Device::Cpu);
+        let built = Self::build(files.config.clone(), files.config_json.clone(), scope);
+        let parameters = weights.element_count();
+        Ok((weights.finish_with(built)?.points, parameters))
     }
 
     /// A new model, as GPT-2 begins: normal weights, projections into the stream scaled down by the depth. A function of the seed.
@@ -134,7 +144,14 @@ impl Transformer {
     pub fn save(&self, dir: &Path, tokenizer: Option<&Path>) -> std::result::Result<(), ModelError> {
         let tensors: Vec<(String, Tensor)> =
             self.params.iter().map(|param| (param.name().to_string(), param.value().clone())).collect();
-        save_model(dir, &self.config_json, &tensors, tokenizer)
+        let mut config = self.config_json.clone();
+        // The weights may have been converted since they were read, and `transformers` loads them as what is written here.
+        let key = if config.get("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
+        config[key] = match self.embed.weight().value().dtype() {
+            DType::F64 => "float64".into(),
+            _ => "float32".into(),
+        };
+        save_model(dir, &config, &tensors, tokenizer)
     }
 
     /// The description it was built from.
@@ -219,7 +236,7 @@ impl Transformer {
         let x = self.final_norm.forward(&x, pass)?;
         let logits = self.head.forward(&x, pass)?;
         match self.config.logit_soft_cap {
-            Some(cap) => (logits / cap)?.tanh()? * cap,
+            Some(cap) => soft_cap(&logits, cap),
             None => Ok(logits),
         }
     }
@@ -271,11 +288,11 @@ pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
     if count < 2 {
         candle_core::bail!("the next-token loss needs at least two tokens per sequence");
     }
-    cross_entropy(
-        &logits.narrow(1, 0, count - 1)?.contiguous()?,
-        &ids.narrow(1, 1, count - 1)?.contiguous()?,
-        None,
-    )
+    // The last token has no next one. Marking it costs nothing; cutting it off would copy the logits, and again in the backward.
+    const NONE: i64 = -100;
+    let next = ids.narrow(1, 1, count - 1)?.to_dtype(DType::I64)?;
+    let none = Tensor::full(NONE, (ids.dim(0)?, 1), ids.device())?;
+    cross_entropy(logits, &Tensor::cat(&[next, none], 1)?, Some(NONE))
 }
 
 /// `[batch, pos]`: the position of every token.

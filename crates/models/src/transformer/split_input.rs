@@ -120,7 +120,7 @@ impl SplitInput<'_> {
         let weights = self.qkv.head_weights(branch, self.heads, pass)?;
         let constants = (weights.0.detach(), weights.1.map(|bias| bias.detach()));
         let (ln1, stream, silent) = (self.ln1.clone(), input.detach(), Pass::default());
-        watch_gradient(&fused.contiguous()?, move |gradient| {
+        watch_gradient(&pass.leaf(&fused)?, move |gradient| {
             let leaf = Var::from_tensor(&stream)?;
             let output = project(&ln1.plain(leaf.as_tensor(), &silent)?, &constants)?;
             let grads = (output * gradient)?.sum_all()?.backward()?;

@@ -78,4 +78,11 @@ fn misuse_is_refused() {
         .forward_cached(&one, &mut cache, &Pass::silent(PassSetup { first_position: 11, ..eval() }))
         .unwrap_err();
     assert!(error.to_string().contains("batch"), "{error}");
+    // The refusal left the cache as it was.
+    let next = reference.ids.narrow(1, 0, 1).unwrap();
+    let pass = Pass::silent(PassSetup { first_position: 11, ..eval() });
+    let logits = model.forward_cached(&next, &mut cache, &pass).unwrap();
+    let whole = candle_core::Tensor::cat(&[&reference.ids, &next], 1).unwrap();
+    let whole = model.forward(&whole, &Pass::default()).unwrap().narrow(1, 11, 1).unwrap();
+    assert_close("after the refusal", &logits, &whole, 1e-5);
 }

@@ -1,7 +1,7 @@
 //! Models train, and a gradient that never arrives is noticed.
 
 use candle_core::{DType, Device, Tensor};
-use tenterhook_hooks::{Pass, PassSetup, hook_fn};
+use tenterhook_hooks::{HookOptions, OnError, Pass, PassSetup, hook_fn};
 use tenterhook_models::Transformer;
 use tenterhook_models::config::TransformerConfig;
 use tenterhook_nn::{GradBuffers, NamedGrads};
@@ -110,5 +110,24 @@ fn p15_whole_models_pass_a_finite_difference_check() {
             }
             param.var().set(&Tensor::from_vec(start, shape, &Device::Cpu).unwrap()).unwrap();
         }
+    }
+}
+
+/// A backward that fails half-way leaves nothing behind for the next step.
+#[test]
+fn p19_an_aborted_backward_does_not_leak_into_the_next() {
+    let (model, ids) = tiny();
+    let buffers = GradBuffers::new(model.params());
+    let clean = step(&model, &ids, &Pass::silent(PassSetup::train(0).with(buffers.clone())), &buffers).1;
+    let hooks = model.hook_manager();
+    let fails = hook_fn::observe_gradient("blocks.0.hook_resid_post", |_, _, _| Err("no".into()));
+    hooks.register_with(fails, HookOptions { on_error: OnError::Abort, ..HookOptions::default() }).unwrap();
+    let pass = hooks.pass(PassSetup::train(0).with(buffers.clone()));
+    let loss = model.next_token_loss(&ids, &pass).unwrap();
+    assert!(NamedGrads::backward(&loss, model.params(), Some(&buffers)).is_err());
+    assert_eq!(pass.fatal().unwrap().point.as_deref(), Some("blocks.0.hook_resid_post"));
+    let again = step(&model, &ids, &Pass::silent(PassSetup::train(0).with(buffers.clone())), &buffers).1;
+    for (name, grad) in clean.iter() {
+        assert_eq!(crate::support::bits(grad), crate::support::bits(again.get(name).unwrap()), "{name}");
     }
 }

@@ -141,6 +141,27 @@ fn every_point_fires_once_in_each_direction() {
     }
 }
 
+/// With constant weights nothing upstream of the first listener has a gradient: it has to become a leaf, also inside a kernel.
+fn check_gradients_arrive(reference: &Reference) {
+    let model = &reference.model;
+    let hooks = model.hook_manager();
+    for (_, point) in model.points().iter().filter(|(_, point)| point.differentiable) {
+        let scope = hooks.scoped(hook_fn::observe_gradient(point.name.as_str(), |_, _, _| Ok(()))).unwrap();
+        let pass = hooks.pass(eval().gradients(Gradients::Activations));
+        model.next_token_loss(&reference.ids, &pass).unwrap().backward().unwrap();
+        let fired = pass.report().receipt(scope.id()).unwrap().fired;
+        assert_eq!(fired, 1, "{}: gradient at {}", reference.name, point.name);
+    }
+}
+
+#[test]
+fn gradients_arrive_everywhere_without_trained_parameters() {
+    for name in STRUCTURES {
+        check_gradients_arrive(&Reference::load(name));
+    }
+    tenterhook_nn::ops::composed_only(|| check_gradients_arrive(&Reference::load("gpt2")));
+}
+
 #[test]
 fn p21_putting_back_what_was_captured_changes_no_bit() {
     for name in STRUCTURES {

@@ -3,6 +3,7 @@
 use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 
+use crate::ops::cpu::fused;
 use crate::ops::{NormOutput, NormWatch, center, layer_norm, norm_scale, rms_norm};
 use crate::param::Param;
 use crate::scope::{Init, Scope};
@@ -96,9 +97,11 @@ impl Norm {
     /// which have the same bits.
     fn with_inside(&self, x: &Tensor, points: &NormPoints, pass: &Pass) -> Result<Tensor> {
         let (scale, normalized) = (pass.listens(points.scale), pass.listens(points.normalized));
-        if scale.intervenes() || normalized.intervenes() {
+        let gradient_observed = scale.gradient_observed() || normalized.gradient_observed();
+        if scale.intervenes() || normalized.intervenes() || gradient_observed && !fused(x) {
             return self.in_steps(x, points, pass);
         }
+        let x = &if gradient_observed { pass.leaf(x)? } else { x.clone() };
         let watch = NormWatch {
             scale: scale.observed(),
             normalized: normalized.observed(),

@@ -23,6 +23,7 @@ pub(crate) mod real;
 mod rms_norm;
 mod rope;
 mod rope_table;
+mod soft_cap;
 mod softmax;
 mod watch_gradient;
 
@@ -41,5 +42,6 @@ pub use norm_pieces::{center, norm_scale};
 pub use rms_norm::rms_norm;
 pub use rope::rope;
 pub use rope_table::{RopeScaling, RopeSpec, RopeTable, rope_table};
+pub use soft_cap::soft_cap;
 pub use softmax::softmax;
 pub use watch_gradient::watch_gradient;

@@ -1,6 +1,8 @@
 //! `tenterhook capture`: activations and gradients of a model, in a file.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device, Tensor};
@@ -9,7 +11,7 @@ use serde_json::json;
 use tenterhook_hooks::{
     Gradients, HookManager, HookOptions, OnError, PassSetup, Retention, Selector, Site, hook_fn,
 };
-use tenterhook_models::files::save_tensors;
+use tenterhook_models::files::{check_writable, save_tensors};
 use tenterhook_models::{Transformer, next_token_loss};
 
 use super::error::CliError;
@@ -82,12 +84,12 @@ pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
             tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.dims())).collect();
         let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
         output::json(
-            &json!({ "out": args.out, "tensors": shapes, "receipts": report.hooks, "errors": errors }),
+            &json!({ "out": args.out.display().to_string(), "tensors": shapes, "receipts": report.hooks, "errors": errors }),
         )?;
     } else {
         let bytes: usize = tensors.iter().map(|(_, t)| t.elem_count() * t.dtype().size_in_bytes()).sum();
-        output::text(&report.to_string());
-        output::text(&format!("\n{} tensors, {bytes} bytes: {}", tensors.len(), args.out.display()));
+        output::text(&report.to_string())?;
+        output::text(&format!("\n{} tensors, {bytes} bytes: {}", tensors.len(), args.out.display()))?;
     }
     Ok(if report.degraded() { Outcome::Degraded } else { Outcome::Done })
 }
@@ -150,19 +152,24 @@ fn check_out(out: &Path) -> Result<(), CliError> {
             parent.display()
         )));
     }
-    Ok(())
+    Ok(check_writable(out)?)
 }
 
-/// No list of ids that fits into memory is larger.
-const LARGEST_TOKENS_FILE: u64 = 1 << 30;
+/// A million tokens take about 6 MB of JSON.
+const LARGEST_TOKENS_FILE: u64 = 64 << 20;
 
 fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
     let bad = |problem: String| CliError::bad_input(format!("{}: {problem}", path.display()));
-    let size = std::fs::metadata(path).map_err(|error| bad(error.to_string()))?.len();
-    if size > LARGEST_TOKENS_FILE {
-        return Err(bad(format!("{size} bytes are too many for a file of token ids")));
+    // A device or a pipe has no size: what is read is what counts.
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(|error| bad(error.to_string()))?;
+    file.take(LARGEST_TOKENS_FILE + 1).read_to_end(&mut text).map_err(|error| bad(error.to_string()))?;
+    if text.len() as u64 > LARGEST_TOKENS_FILE {
+        return Err(bad(format!(
+            "more than {} MiB are too much for a file of token ids",
+            LARGEST_TOKENS_FILE >> 20
+        )));
     }
-    let text = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
     serde_json::from_slice(&text).map_err(|error| {
         bad(format!("expected a list of lists of token ids, such as [[1, 2], [3, 4]]: {error}"))
     })

@@ -1,26 +1,43 @@
-//! What commands print. A reader that goes away (`| head`) ends the output, not the program with a panic.
+//! What commands print.
 
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 
 use serde::Serialize;
 
 use super::error::CliError;
 
-/// Prints text to standard output.
-pub(super) fn text(text: &str) {
-    let _ = writeln!(std::io::stdout().lock(), "{}", text.trim_end());
+/// Prints text to standard output. A reader that went away (`| head`) is no failure, a full disk is.
+pub(super) fn text(text: &str) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(CliError::failed(format!("standard output cannot be written: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Prints data as JSON to standard output.
 pub(super) fn json(data: &impl Serialize) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(data).map_err(|error| CliError::failed(error.to_string()))?;
-    self::text(&text);
-    Ok(())
+    let json = serde_json::to_string_pretty(data).map_err(|error| CliError::failed(error.to_string()))?;
+    text(&json)
 }
 
-/// Prints an error to standard error.
+/// Prints an error to standard error. Messages may quote files, so they are made fit for a terminal: no control characters,
+/// no endless lines.
 pub(super) fn error(message: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "error: {}", message.trim_end());
+    const LONGEST_LINE: usize = 1000;
+    let clean = |line: &str| -> String {
+        let fit = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let mut shown: String = line.chars().take(LONGEST_LINE).map(fit).collect();
+        if line.chars().nth(LONGEST_LINE).is_some() {
+            shown.push_str(" ...");
+        }
+        shown
+    };
+    let lines: Vec<String> = message.trim_end().lines().take(100).map(clean).collect();
+    // Nowhere is left to say that standard error is gone.
+    let _ = writeln!(io::stderr().lock(), "error: {}", lines.join("\n"));
 }
 
 /// `rows` in aligned columns under `head`.

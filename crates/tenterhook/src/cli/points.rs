@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use candle_core::{DType, Device};
 use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::Point;
 use tenterhook_models::Transformer;
+use tenterhook_models::files::ModelFiles;
 
 use super::error::CliError;
 use super::{Outcome, output};
@@ -26,13 +26,14 @@ pub(super) struct PointsArgs {
 }
 
 pub(super) fn run(args: &PointsArgs) -> Result<Outcome, CliError> {
-    let model = Transformer::load(&args.model, DType::F32, &Device::Cpu)?;
-    let points = model.points();
+    let files = ModelFiles::open(&args.model)?;
+    let (points, parameters) = Transformer::outline(&files)?;
+    let family = files.config.family.model_type();
     if args.json {
         let all: Vec<&Point> = points.iter().map(|(_, point)| point).collect();
         output::json(&json!({
-            "family": model.config().family.model_type(),
-            "parameters": model.params().element_count(),
+            "family": family,
+            "parameters": parameters,
             "blocks": points.blocks().len(),
             "points": all,
             "layers": points.layers().iter().map(|layer| layer.path.as_str()).collect::<Vec<_>>(),
@@ -40,15 +41,15 @@ pub(super) fn run(args: &PointsArgs) -> Result<Outcome, CliError> {
         return Ok(Outcome::Done);
     }
     let rows: Vec<Vec<String>> = points.iter().map(|(_, point)| row(point)).collect();
-    output::text(&output::table(&["point", "axes", "notes", "also called"], &rows));
+    output::text(&output::table(&["point", "axes", "notes", "also called"], &rows))?;
     output::text(&format!(
         "\n{} points, {} layers, {} blocks, {} parameters ({})",
         points.len(),
         points.layers().len(),
         points.blocks().len(),
-        model.params().element_count(),
-        model.config().family.model_type(),
-    ));
+        parameters,
+        family,
+    ))?;
     Ok(Outcome::Done)
 }
 

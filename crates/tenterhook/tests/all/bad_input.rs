@@ -174,9 +174,19 @@ fn bad_usage() {
 #[test]
 fn p30_no_file_can_run_code() {
     let dir = with_config("auto_map", serde_json::json!({"AutoModel": "evil.Evil"}));
-    fs::write(dir.path().join("evil.py"), "raise SystemExit('run')").unwrap();
+    let marker = dir.path().join("it_ran");
+    fs::write(dir.path().join("evil.py"), format!("open({marker:?}, 'w')")).unwrap();
     let ran = tenterhook(&["points".as_ref(), dir.path().as_os_str()]);
-    assert!(!ran.stdout.contains("run") || ran.code == Some(0));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(!marker.exists());
+    // A pickle under any name is refused, not opened.
+    let pickle = b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x93\x94\x8c\x02id\x94\x85\x94R\x94.";
+    for name in ["model.safetensors", "pytorch_model.bin"] {
+        let dir = copy_of("gpt2");
+        fs::remove_file(dir.path().join("model.safetensors")).unwrap();
+        fs::write(dir.path().join(name), pickle).unwrap();
+        check(name, dir.path(), &[name]);
+    }
     // Nothing in our sources loads code or starts programs.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut sources = vec![root];
@@ -194,4 +204,50 @@ fn p30_no_file_can_run_code() {
         }
     }
     assert!(read > 60);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn unusual_files_and_names() {
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::symlink;
+
+    let work = tempfile::tempdir().unwrap();
+    let tokens = work.path().join("ids.json");
+    fs::write(&tokens, "[[1, 2, 3]]").unwrap();
+    let args = |out: &Path| capture_args(&model("gpt2"), &tokens, out);
+
+    // A name that is no text.
+    let out = work.path().join(std::ffi::OsStr::from_bytes(b"\xff.safetensors"));
+    let points = ["--points", "hook_embed", "--json", "--tokens-file"].map(std::ffi::OsString::from);
+    let mut raw: Vec<std::ffi::OsString> =
+        vec!["capture".into(), model("gpt2").into(), "--out".into(), out.clone().into()];
+    raw.extend(points);
+    raw.push(tokens.clone().into());
+    let ran = tenterhook(&raw);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(out.is_file());
+
+    // A link is followed, and anything that is not a file stays what it is.
+    let (real, link) = (work.path().join("real.safetensors"), work.path().join("link.safetensors"));
+    fs::write(&real, "old").unwrap();
+    symlink(&real, &link).unwrap();
+    assert_eq!(tenterhook(&args(&link)).code, Some(0));
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink() && fs::metadata(&real).unwrap().len() > 100);
+    check_refused("a device", &tenterhook(&args(Path::new("/dev/null"))), &["/dev/null", "not a file"]);
+    check_refused(
+        "a place without files",
+        &tenterhook(&args(Path::new("/proc/out.safetensors"))),
+        &["/proc"],
+    );
+
+    // No end of tokens.
+    let endless = capture_args(&model("gpt2"), Path::new("/dev/zero"), &real);
+    check_refused("endless tokens", &tenterhook(&endless), &["/dev/zero", "64 MiB"]);
+
+    // What a file says is quoted in moderation.
+    fs::write(&tokens, format!("[[\"\u{1b}[31m{}\"]]", "x".repeat(1 << 20))).unwrap();
+    let ran = tenterhook(&args(&real));
+    check_refused("hostile tokens", &ran, &["ids.json"]);
+    assert!(ran.stderr.len() < 5000 && !ran.stderr.contains('\u{1b}'));
 }
