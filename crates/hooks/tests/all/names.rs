@@ -128,10 +128,11 @@ fn strsim_likeness(a: &str, b: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(a, b)
 }
 
+/// Work that grows exponentially would take hours: a watchdog, not a measurement.
 fn quickly<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let result = work();
-    assert!(begin.elapsed() < Duration::from_secs(5), "{what} took {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(60), "{what} took {:?}", begin.elapsed());
     result
 }
 
