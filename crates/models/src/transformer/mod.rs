@@ -118,10 +118,11 @@ impl Transformer {
         let blocks = (0..config.layers)
             .map(|i| Block::new(&root.pp(names.blocks).pp(i).in_block(i), &config, names, i))
             .collect::<Result<_>>()?;
+        let norm_in = hidden("ln_final.hook_in")?;
         let inside = NormPoints::declare(&scope, "ln_final", "batch pos d_model")?;
         let norm_out = hidden("ln_final.hook_out")?;
         let norm = root.pp(names.final_norm);
-        let final_norm = Norm::new(&norm, config.norm_spec(), None, Some(inside), Some(norm_out))?;
+        let final_norm = Norm::new(&norm, config.norm_spec(), Some(norm_in), Some(inside), Some(norm_out))?;
         let head = scope.pp(names.head);
         let head = match config.tied_embeddings {
             true => Linear::tied(&head, embed.weight(), Input::OutputOf(norm_out), None)?,
