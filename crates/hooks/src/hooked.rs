@@ -20,6 +20,9 @@ use crate::point::{Point, PointId, PointTableBuilder};
 /// let pass = hooks.pass(PassSetup::default());
 /// let y = double.forward_with(&Tensor::new(&[1f32], &Device::Cpu)?, &pass)?;
 /// assert_eq!(y.to_vec1::<f32>()?, [3.0]);
+/// // The same where a plain candle module is wanted:
+/// let y = double.bind(&pass).forward(&Tensor::new(&[5f32], &Device::Cpu)?)?;
+/// assert_eq!(y.to_vec1::<f32>()?, [15.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Hooked<M> {

@@ -132,18 +132,6 @@ impl HookRegistry {
         Ok(())
     }
 
-    /// Adds a kind whose hooks run after the user's.
-    pub fn register_builtin<Options: DeserializeOwned + JsonSchema + 'static>(
-        &mut self,
-        kind: &str,
-        doc: &str,
-        factory: impl Fn(Options) -> HookResult<Box<dyn Hook>> + Send + Sync + 'static,
-    ) -> Result<(), AttachError> {
-        self.check(kind, &options_of::<Options>())?;
-        self.put(kind, doc, true, factory);
-        Ok(())
-    }
-
     fn check(&self, kind: &str, options: &[OptionInfo]) -> Result<(), AttachError> {
         if self.kinds.contains_key(kind) {
             return Err(AttachError::DuplicateKind(kind.to_string()));

@@ -55,7 +55,8 @@ pub enum AtLimit {
 pub struct CaptureLimits {
     /// At most this many states.
     pub max_captured_states: Option<usize>,
-    /// At most this many MiB of tensors. Holds at every moment.
+    /// At most this many MiB of tensors. Holds at every moment. What the process keeps resident can be more where states have many
+    /// different sizes: allocators do not give all freed memory back at once.
     pub memory_limit_mb: Option<usize>,
     /// `max_captured_states` is enforced every so many forwards; 1 is at once.
     pub cleanup_interval: u64,

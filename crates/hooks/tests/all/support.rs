@@ -107,6 +107,11 @@ impl Notes {
 
 /// Runs `body` in a process of its own: no other test disturbs its memory, and its panics are not shown.
 pub(crate) fn in_child(test: &str, body: impl FnOnce()) {
+    in_child_with(test, &[], body);
+}
+
+/// The same with further variables in its environment.
+pub(crate) fn in_child_with(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var("TENTERHOOK_CHILD").is_ok_and(|name| name == test) {
         std::panic::set_hook(Box::new(|_| {}));
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
@@ -121,6 +126,7 @@ pub(crate) fn in_child(test: &str, body: impl FnOnce()) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads", "1"])
         .env("TENTERHOOK_CHILD", test)
+        .envs(variables.iter().copied())
         .output()
         .unwrap();
     let told =

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use serde_json::json;
-use tenterhook_hooks::{
-    Gradients, HookManager, HookOptions, OnError, PassSetup, Retention, Selector, Site, hook_fn,
-};
+use tenterhook_hooks::kinds::capture::{Capture, CaptureOptions};
+use tenterhook_hooks::{Gradients, HookManager, HookOptions, OnError, PassSetup};
 use tenterhook_models::files::{check_writable, save_tensors};
 use tenterhook_models::{Transformer, next_token_loss};
 
@@ -74,7 +73,7 @@ pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
         tensors.insert("logits".to_string(), logits.detach());
     }
     drop(logits);
-    collect(&hooks, args, &mut tensors)?;
+    collect(&hooks, &mut tensors)?;
     let tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
     save_tensors(&args.out, &tensors).map_err(|error| CliError::failed(error.to_string()))?;
 
@@ -94,45 +93,35 @@ pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
     Ok(if report.degraded() { Outcome::Degraded } else { Outcome::Done })
 }
 
+const VALUES: &str = "capture";
+const GRADIENTS: &str = "capture_gradients";
+
 /// Two hooks, so that the receipts say of values and of gradients what happened.
 fn attach(hooks: &HookManager, args: &CaptureArgs) -> Result<(), CliError> {
-    let select = Selector::from(args.points.clone());
     let options = |id: &str| HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::id(id) };
-    let keep = hook_fn::observe(select.clone(), |at, x, cx| cx.keep(at, x, Retention::All, None));
-    hooks.register_with(keep, options("capture"))?;
+    let values = CaptureOptions::new(args.points.clone());
+    hooks.register_with(Capture::new(values.clone())?, options(VALUES))?;
     if args.gradients {
-        let keep = hook_fn::observe_gradient(select, |at, x, cx| cx.keep(at, x, Retention::All, None));
-        hooks.register_with(keep, options("capture_gradients"))?;
+        let gradients = CaptureOptions { capture_output: false, gradients: true, ..values };
+        hooks.register_with(Capture::new(gradients)?, options(GRADIENTS))?;
     }
     Ok(())
 }
 
 /// Moves what was captured into `tensors`, and makes sure that everything that was asked for is there.
-fn collect(
-    hooks: &HookManager,
-    args: &CaptureArgs,
-    tensors: &mut BTreeMap<String, Tensor>,
-) -> Result<(), CliError> {
+fn collect(hooks: &HookManager, tensors: &mut BTreeMap<String, Tensor>) -> Result<(), CliError> {
     for hook in hooks.list_hooks() {
-        let prefix = if hook.id == "capture_gradients" { "grad." } else { "" };
+        let (prefix, what) = if hook.id == GRADIENTS { ("grad.", "gradient") } else { ("", "value") };
         for state in hooks.get_captured_states(&hook.id)? {
-            debug_assert_eq!(state.site == Site::Gradient, !prefix.is_empty());
             tensors.insert(format!("{prefix}{}", state.point), state.tensor);
         }
-        let absent: Vec<&str> = hook
-            .matched
-            .iter()
-            .map(String::as_str)
-            .filter(|name| !tensors.contains_key(&format!("{prefix}{name}")))
-            .collect();
+        let is_absent = |name: &&String| !tensors.contains_key(&format!("{prefix}{name}"));
+        let absent: Vec<&str> = hook.matched.iter().filter(is_absent).map(String::as_str).collect();
         if !absent.is_empty() {
-            let what = if prefix.is_empty() { "value" } else { "gradient" };
             return Err(CliError::failed(format!("no {what} arrived at {}", absent.join(", "))));
         }
     }
-    hooks.clear_captured_states(None)?;
-    debug_assert!(!args.points.is_empty());
-    Ok(())
+    Ok(hooks.clear_captured_states(None)?)
 }
 
 fn check_out(out: &Path) -> Result<(), CliError> {
