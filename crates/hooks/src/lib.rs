@@ -6,12 +6,14 @@
 //!
 //! This crate knows tensors and nothing else: no models, no training, no files.
 
+mod batch;
 mod board;
 mod clock;
 mod cx;
 mod error;
 mod exclusive;
 mod gradient_tap;
+mod grads;
 mod guard;
 mod hook;
 pub mod hook_fn;
@@ -35,10 +37,12 @@ mod statistics;
 mod sync;
 mod tensors;
 
+pub use batch::{Batch, IGNORED};
 pub use board::Board;
 pub use clock::{Clock, Gradients, Mode, PassSetup};
 pub use cx::Cx;
 pub use error::{AttachError, BoxError, HookError, HookResult, nearest};
+pub use grads::NamedGrads;
 pub use hook::{Access, At, Hook, Site, Want};
 pub use hooked::{Bound, Hooked};
 pub use inspect::{TensorSummary, inspect};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::{Result, Tensor, Var};
-use tenterhook_hooks::Pass;
+use tenterhook_hooks::{NamedGrads, Pass};
 
 use crate::ops::GradBuffer;
 
@@ -103,10 +103,6 @@ impl GradBuffers {
     }
 }
 
-/// The gradients of one or more backward passes, by parameter name.
-#[derive(Clone, Debug, Default)]
-pub struct NamedGrads(BTreeMap<String, Tensor>);
-
 /// Some parameters got no gradient: an op without a backward, or a part of the model that the loss does not reach.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} of {total} parameters received no gradient: {}", missing.len(), shorten(.missing))]
@@ -122,54 +118,38 @@ fn shorten(names: &[String]) -> String {
     if names.len() > 20 { format!("{shown} and {} more", names.len() - 20) } else { shown }
 }
 
-impl NamedGrads {
-    /// Runs the backward of `loss` and collects the gradient of every parameter: from the tape, and from the buffers if
-    /// the pass had some.
-    pub fn backward(loss: &Tensor, params: &Params, buffers: Option<&GradBuffers>) -> Result<Self> {
-        let tape = match loss.backward() {
-            Ok(tape) => tape,
-            Err(error) => {
-                // Half a backward must not leak into the next one.
-                for buffer in buffers.iter().flat_map(|buffers| buffers.0.values()) {
-                    buffer.take()?;
-                }
-                return Err(error);
+/// Runs the backward of `loss` and collects the gradient of every parameter: from the tape, and from the buffers if
+/// the pass had some.
+pub fn backward(loss: &Tensor, params: &Params, buffers: Option<&GradBuffers>) -> Result<NamedGrads> {
+    let tape = match loss.backward() {
+        Ok(tape) => tape,
+        Err(error) => {
+            // Half a backward must not leak into the next one.
+            for buffer in buffers.iter().flat_map(|buffers| buffers.0.values()) {
+                buffer.take()?;
             }
-        };
-        let mut grads = BTreeMap::new();
-        for param in params.iter() {
-            let from_buffer = match buffers.and_then(|buffers| buffers.0.get(param.name())) {
-                Some(buffer) => buffer.take()?,
-                None => None,
-            };
-            let grad = match (from_buffer, tape.get(param.var())) {
-                (Some(a), Some(b)) => Some((a + b)?),
-                (Some(a), None) => Some(a),
-                (None, b) => b.cloned(),
-            };
-            grads.extend(grad.map(|grad| (param.name().to_string(), grad)));
+            return Err(error);
         }
-        Ok(Self(grads))
+    };
+    let mut grads = Vec::with_capacity(params.len());
+    for param in params.iter() {
+        let from_buffer = match buffers.and_then(|buffers| buffers.0.get(param.name())) {
+            Some(buffer) => buffer.take()?,
+            None => None,
+        };
+        let grad = match (from_buffer, tape.get(param.var())) {
+            (Some(a), Some(b)) => Some((a + b)?),
+            (Some(a), None) => Some(a),
+            (None, b) => b.cloned(),
+        };
+        grads.extend(grad.map(|grad| (param.name().to_string(), grad)));
     }
+    Ok(grads.into_iter().collect())
+}
 
-    /// The gradient of one parameter.
-    pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.get(name)
-    }
-
-    /// All gradients by name.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.0.iter().map(|(name, grad)| (name.as_str(), grad))
-    }
-
-    /// Checks that every parameter got a gradient.
-    pub fn check_coverage(&self, params: &Params) -> std::result::Result<(), CoverageError> {
-        let missing: Vec<String> = params
-            .iter()
-            .map(Param::name)
-            .filter(|name| !self.0.contains_key(*name))
-            .map(str::to_string)
-            .collect();
-        if missing.is_empty() { Ok(()) } else { Err(CoverageError { missing, total: params.len() }) }
-    }
+/// Checks that every parameter got a gradient.
+pub fn check_coverage(grads: &NamedGrads, params: &Params) -> std::result::Result<(), CoverageError> {
+    let missing: Vec<String> =
+        params.iter().map(Param::name).filter(|name| grads.get(name).is_none()).map(str::to_string).collect();
+    if missing.is_empty() { Ok(()) } else { Err(CoverageError { missing, total: params.len() }) }
 }

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use tenterhook::hooks::{BoxError, PassSetup, hook_fn};
 use tenterhook::models::Transformer;
 use tenterhook::models::config::TransformerConfig;
-use tenterhook::nn::NamedGrads;
+use tenterhook::nn::{backward, check_coverage};
 
 fn main() -> Result<(), BoxError> {
     let model = Transformer::init(TransformerConfig::gpt2(100, 32, 64, 4, 4), 42, DType::F32, &Device::Cpu)?;
@@ -23,8 +23,8 @@ fn main() -> Result<(), BoxError> {
 
     let pass = hooks.pass(PassSetup::train(0));
     let loss = model.next_token_loss(&ids, &pass)?;
-    let grads = NamedGrads::backward(&loss, model.params(), None)?;
-    grads.check_coverage(model.params())?; // every parameter got one, or an error that names those that did not
+    let grads = backward(&loss, model.params(), None)?;
+    check_coverage(&grads, model.params())?; // every parameter got one, or an error that names those that did not
 
     println!("loss {:.4}, {} gradients", loss.to_scalar::<f32>()?, grads.iter().count());
     for layer in hooks.gradient_flow(&flow)? {

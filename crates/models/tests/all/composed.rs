@@ -1,7 +1,7 @@
 //! Devices without our kernels run ops composed of candle's: the same model, within rounding.
 
 use tenterhook_hooks::{Gradients, Pass, Retention, hook_fn};
-use tenterhook_nn::NamedGrads;
+use tenterhook_nn::backward;
 use tenterhook_nn::ops::composed_only;
 
 use crate::support::*;
@@ -20,7 +20,7 @@ fn composed_ops_give_the_numbers_of_pytorch_too() {
             assert_close(&format!("{name} logits"), &logits, &reference.tensors["logits"], 1e-4);
             let pass = Pass::silent(eval().gradients(Gradients::Parameters));
             let loss = model.next_token_loss(&reference.ids, &pass).unwrap();
-            let grads = NamedGrads::backward(&loss, model.params(), None).unwrap();
+            let grads = backward(&loss, model.params(), None).unwrap();
             for (param, want) in reference.with_prefix("param_grad.") {
                 if values(want).iter().any(|x| x.abs() > 1e-6) {
                     assert_close_to_largest(

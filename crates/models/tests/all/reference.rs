@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 use tenterhook_hooks::{Gradients, PassSetup, Retention, hook_fn};
-use tenterhook_nn::{GradBuffers, NamedGrads};
+use tenterhook_nn::{GradBuffers, backward, check_coverage};
 
 use crate::support::*;
 
@@ -55,8 +55,8 @@ fn p15_gradients_of_parameters_and_activations_are_those_of_pytorch() {
         let buffers = GradBuffers::new(model.params());
         let pass = hooks.pass(eval().gradients(Gradients::Parameters).with(buffers.clone()));
         let loss = model.next_token_loss(&reference.ids, &pass).unwrap();
-        let grads = NamedGrads::backward(&loss, model.params(), Some(&buffers)).unwrap();
-        grads.check_coverage(model.params()).unwrap();
+        let grads = backward(&loss, model.params(), Some(&buffers)).unwrap();
+        check_coverage(&grads, model.params()).unwrap();
         let wanted: Vec<(&str, &Tensor)> = reference.with_prefix("param_grad.").collect();
         assert_eq!(wanted.len(), model.params().len(), "{name}: parameters");
         for (param, want) in wanted {
@@ -91,7 +91,7 @@ fn an_edited_gradient_changes_what_is_upstream_as_in_pytorch() {
             .unwrap();
         let run = |pass| {
             let loss = model.next_token_loss(&reference.ids, &pass).unwrap();
-            NamedGrads::backward(&loss, model.params(), None).unwrap()
+            backward(&loss, model.params(), None).unwrap()
         };
         let edited = run(hooks.pass(PassSetup { gradients: Gradients::Parameters, ..eval() }));
         for (param, want) in reference.with_prefix("edited_param_grad.") {

@@ -1,10 +1,10 @@
 //! Models train, and a gradient that never arrives is noticed.
 
 use candle_core::{DType, Device, Tensor};
-use tenterhook_hooks::{HookOptions, OnError, Pass, PassSetup, hook_fn};
+use tenterhook_hooks::{HookOptions, NamedGrads, OnError, Pass, PassSetup, hook_fn};
 use tenterhook_models::Transformer;
 use tenterhook_models::config::TransformerConfig;
-use tenterhook_nn::{GradBuffers, NamedGrads};
+use tenterhook_nn::{GradBuffers, backward, check_coverage};
 
 fn tiny() -> (Transformer, Tensor) {
     let config = TransformerConfig::gpt2(17, 16, 16, 2, 2);
@@ -15,7 +15,7 @@ fn tiny() -> (Transformer, Tensor) {
 
 fn step(model: &Transformer, ids: &Tensor, pass: &Pass, buffers: &GradBuffers) -> (f32, NamedGrads) {
     let loss = model.next_token_loss(ids, pass).unwrap();
-    let grads = NamedGrads::backward(&loss, model.params(), Some(buffers)).unwrap();
+    let grads = backward(&loss, model.params(), Some(buffers)).unwrap();
     (loss.to_scalar().unwrap(), grads)
 }
 
@@ -27,7 +27,7 @@ fn a_hundred_steps_of_gradient_descent_lower_the_loss() {
     for i in 0..100 {
         let (loss, grads) =
             step(&model, &ids, &Pass::silent(PassSetup::train(i).with(buffers.clone())), &buffers);
-        grads.check_coverage(model.params()).unwrap();
+        check_coverage(&grads, model.params()).unwrap();
         for param in model.params().iter() {
             let update = (grads.get(param.name()).unwrap() * 0.2).unwrap();
             param.var().set(&(param.value() - update).unwrap()).unwrap();
@@ -46,7 +46,7 @@ fn p14_a_cut_gradient_is_named() {
     hooks.register(hook_fn::edit("blocks.1.mlp.hook_pre", |_, x, _| Ok(Some(x.detach())))).unwrap();
     let buffers = GradBuffers::new(model.params());
     let (_, grads) = step(&model, &ids, &hooks.pass(PassSetup::train(0).with(buffers.clone())), &buffers);
-    let error = grads.check_coverage(model.params()).unwrap_err();
+    let error = check_coverage(&grads, model.params()).unwrap_err();
     let cut = ["ln_2.bias", "ln_2.weight", "mlp.c_fc.bias", "mlp.c_fc.weight"];
     assert_eq!(error.missing, cut.map(|name| format!("transformer.h.1.{name}")));
     assert!(error.to_string().contains("transformer.h.1.mlp.c_fc.weight"), "{error}");
@@ -82,8 +82,7 @@ fn p15_whole_models_pass_a_finite_difference_check() {
                 .unwrap();
         let ids = Tensor::new(&[[1u32, 7, 3, 3, 9], [2, 2, 8, 0, 4]], &Device::Cpu).unwrap();
         let loss = |pass: &Pass| model.next_token_loss(&ids, pass).unwrap();
-        let grads =
-            NamedGrads::backward(&loss(&Pass::silent(PassSetup::train(0))), model.params(), None).unwrap();
+        let grads = backward(&loss(&Pass::silent(PassSetup::train(0))), model.params(), None).unwrap();
         for param in model.params().iter() {
             let start: Vec<f64> = param.value().flatten_all().unwrap().to_vec1().unwrap();
             let grad: Vec<f64> = grads.get(param.name()).unwrap().flatten_all().unwrap().to_vec1().unwrap();
@@ -124,7 +123,7 @@ fn p19_an_aborted_backward_does_not_leak_into_the_next() {
     hooks.register_with(fails, HookOptions { on_error: OnError::Abort, ..HookOptions::default() }).unwrap();
     let pass = hooks.pass(PassSetup::train(0).with(buffers.clone()));
     let loss = model.next_token_loss(&ids, &pass).unwrap();
-    assert!(NamedGrads::backward(&loss, model.params(), Some(&buffers)).is_err());
+    assert!(backward(&loss, model.params(), Some(&buffers)).is_err());
     assert_eq!(pass.fatal().unwrap().point.as_deref(), Some("blocks.0.hook_resid_post"));
     let again = step(&model, &ids, &Pass::silent(PassSetup::train(0).with(buffers.clone())), &buffers).1;
     for (name, grad) in clean.iter() {

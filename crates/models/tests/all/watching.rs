@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use candle_core::Tensor;
 use tenterhook_hooks::{Gradients, HookManager, Pass, PassSetup, Retention, hook_fn};
 use tenterhook_models::Transformer;
-use tenterhook_nn::{GradBuffers, NamedGrads};
+use tenterhook_nn::{GradBuffers, backward};
 
 use crate::support::*;
 
@@ -24,7 +24,7 @@ fn run(
     let model = &reference.model;
     let logits = model.forward(&reference.ids, pass).unwrap();
     let loss = tenterhook_models::next_token_loss(&logits, &reference.ids).unwrap();
-    let grads = NamedGrads::backward(&loss, model.params(), Some(buffers)).unwrap();
+    let grads = backward(&loss, model.params(), Some(buffers)).unwrap();
     let grads = grads.iter().map(|(name, grad)| (name.to_string(), bits(grad))).collect();
     (bits(&logits), bits(&loss), grads)
 }

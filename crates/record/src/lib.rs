@@ -1,0 +1,1 @@
+//! The record of a run: its directory, metadata, metrics and checkpoints. No tensors.

@@ -1,0 +1,1 @@
+//! Training: the loop, optimizers, data, configuration, checkpoints and the built-in hooks.
