@@ -1,7 +1,7 @@
 //! What a hook can reach while it runs.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, Weak};
 
 use candle_core::Tensor;
@@ -10,14 +10,17 @@ use crate::board::Board;
 use crate::clock::{Clock, Gradients, Mode, PassSetup};
 use crate::error::{HookError, HookResult};
 use crate::hook::At;
+use crate::kinds::monitor::Histogram;
 use crate::manager::{HookInfo, Inner};
 use crate::point::PointTable;
 use crate::random::Stream;
 use crate::receipt::{Control, Receipt};
+use crate::request::Request;
 use crate::state_store::StateStore;
 use crate::states::{CapturedState, Retention};
 use crate::sync::lock;
 use crate::tensors::keepable;
+use crate::train_state::TrainState;
 
 /// What belongs to one pass and outlives it on the tape. It holds no hook: a hook may hold a tensor, whose tape holds a gradient tap,
 /// which holds this.
@@ -32,6 +35,8 @@ pub(crate) struct Facts {
     pub(crate) board: Arc<Board>,
     pub(crate) states: Option<Arc<StateStore>>,
     pub(crate) manager: Weak<Inner>,
+    /// The serial of the hook that is running, 0 when none is: for whoever watches over a run that hangs.
+    pub(crate) running: Arc<AtomicU64>,
 }
 
 /// What the hooks of one pass did.
@@ -40,6 +45,8 @@ pub(crate) struct Ledger {
     pub(crate) receipts: BTreeMap<u64, Receipt>,
     pub(crate) errors: Vec<HookError>,
     pub(crate) metrics: BTreeMap<String, f64>,
+    pub(crate) histograms: BTreeMap<String, Histogram>,
+    pub(crate) requests: Vec<(String, Request)>,
     pub(crate) control: Option<Control>,
     pub(crate) fatal: Option<HookError>,
 }
@@ -48,6 +55,7 @@ pub(crate) struct Ledger {
 /// Never the model or the trainer.
 pub struct Cx<'a> {
     pub(crate) facts: &'a Facts,
+    pub(crate) state: Option<&'a TrainState>,
     pub(crate) hook_id: &'a str,
     pub(crate) extra: Receipt,
 }
@@ -108,6 +116,37 @@ impl Cx<'_> {
     /// A metric that a hook published in this pass.
     pub fn metric(&self, name: &str) -> Option<f64> {
         lock(&self.facts.ledger).metrics.get(name).copied()
+    }
+
+    /// Publishes a histogram, for logs that can hold one.
+    pub fn log_histogram(&mut self, name: impl Into<String>, histogram: Histogram) {
+        lock(&self.facts.ledger).histograms.insert(name.into(), histogram);
+    }
+
+    /// All metrics that were published in this step or pass so far.
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        lock(&self.facts.ledger).metrics.clone()
+    }
+
+    /// The state of the run, in its events. `None` at the points of a pass, where there may be no run.
+    pub fn state(&self) -> Option<&TrainState> {
+        self.state
+    }
+
+    /// Asks the trainer for something. It is done before the next event, or for a checkpoint at the next safe place: after the step, with its
+    /// validation if one is due. Without a trainer nothing comes of it.
+    pub fn request(&mut self, request: Request) {
+        lock(&self.facts.ledger).requests.push((self.hook_id.to_string(), request));
+    }
+
+    /// Asks for another learning rate, in all groups of all optimizers.
+    pub fn set_lr(&mut self, lr: f64) {
+        self.request(Request::SetLr { optimizer: None, group: None, lr });
+    }
+
+    /// Asks for the learning rates to be multiplied, in all groups of all optimizers.
+    pub fn scale_lr(&mut self, factor: f64) {
+        self.request(Request::ScaleLr { optimizer: None, group: None, factor });
     }
 
     /// Asks for the end of the run, in good order, after this step.

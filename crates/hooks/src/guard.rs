@@ -15,21 +15,50 @@ use crate::receipt::{Control, Receipt};
 use crate::slot::{Slot, thread_tag};
 use crate::sync::lock;
 use crate::tensors::difference;
+use crate::train_state::TrainState;
 
 /// Lets a hook look at a tensor.
 pub(crate) fn observe(slot: &Slot, facts: &Facts, at: &At, x: &Tensor) -> Result<()> {
-    call(slot, facts, at, "observe", |hook, cx| hook.observe(at, x, cx), |()| Ok(Receipt::default()))?;
+    let run = |hook: &mut dyn Hook, cx: &mut Cx| hook.observe(at, x, cx);
+    call(slot, facts, None, Some(at.name), "observe", run, |()| Ok(ONCE))?;
     Ok(())
+}
+
+const ONCE: Receipt = Receipt { fired: 1, ..Receipt::NOTHING };
+
+/// Why a call ends the pass or the run.
+pub(crate) enum Halt {
+    Failed(HookError),
+    Aborted { hook_id: String, reason: String },
+}
+
+impl From<Halt> for Error {
+    fn from(halt: Halt) -> Self {
+        // candle's error keeps only the text; the typed error travels in the ledger.
+        match halt {
+            Halt::Failed(error) => Error::msg(error),
+            Halt::Aborted { hook_id, reason } => {
+                Error::msg(format!("hook `{hook_id}` asked to abort: {reason}"))
+            }
+        }
+    }
 }
 
 /// Lets a hook replace a tensor. What comes back is fit to take the original's place.
 pub(crate) fn edit(slot: &Slot, facts: &Facts, at: &At, x: &Tensor) -> Result<Option<Tensor>> {
-    let check =
-        |edited: &Option<Tensor>| edited.as_ref().map_or(Ok(Receipt::default()), |y| check_edit(slot, x, y));
-    Ok(call(slot, facts, at, "edit", |hook, cx| hook.edit(at, x, cx), check)?.flatten())
+    let check = |edited: &Option<Tensor>| {
+        let mut receipt = ONCE;
+        if let Some(y) = edited {
+            receipt.add(&check_replacement(slot, x, y)?);
+        }
+        Ok(receipt)
+    };
+    let run = |hook: &mut dyn Hook, cx: &mut Cx| hook.edit(at, x, cx);
+    Ok(call(slot, facts, None, Some(at.name), "edit", run, check)?.flatten())
 }
 
-fn check_edit(slot: &Slot, x: &Tensor, y: &Tensor) -> HookResult<Receipt> {
+/// Whether a tensor may take another's place.
+pub(crate) fn check_replacement(slot: &Slot, x: &Tensor, y: &Tensor) -> HookResult<Receipt> {
     if y.shape() != x.shape() {
         return Err(format!("returned shape {:?} where {:?} was given", y.dims(), x.dims()).into());
     }
@@ -52,20 +81,22 @@ fn check_edit(slot: &Slot, x: &Tensor, y: &Tensor) -> HookResult<Receipt> {
 
 /// Calls a hook. `Ok(None)` when the hook was skipped or its failure was isolated; `Err` ends the pass.
 ///
-/// `check` looks at what the hook returned, outside the hook's lock, because it may use all cores.
-fn call<R>(
+/// `check` looks at what the hook returned, outside the hook's lock, because it may use all cores, and says how the call counts.
+pub(crate) fn call<R>(
     slot: &Slot,
     facts: &Facts,
-    at: &At,
+    state: Option<&TrainState>,
+    point: Option<&str>,
     event: &'static str,
     run: impl FnOnce(&mut dyn Hook, &mut Cx) -> HookResult<R>,
     check: impl FnOnce(&R) -> HookResult<Receipt>,
-) -> Result<Option<R>> {
+) -> std::result::Result<Option<R>, Halt> {
     if slot.quarantined.load(Relaxed) {
         return Ok(None); // since this pass began
     }
     let mut elapsed = Duration::ZERO; // of the call, not of waiting for another thread to leave the hook
-    let mut cx = Cx { facts, hook_id: &slot.id, extra: Receipt::default() };
+    let mut cx = Cx { facts, state, hook_id: &slot.id, extra: Receipt::default() };
+    facts.running.store(slot.serial, Relaxed);
     let outcome = slot
         .hook
         .with(thread_tag(), |hook| {
@@ -76,19 +107,22 @@ fn call<R>(
         })
         .unwrap_or_else(|_| Ok(Err("called again while it is running on this thread".into())))
         .unwrap_or_else(|payload| Err(Box::new(PanicMessage::from_payload(&*payload))));
+    facts.running.store(0, Relaxed);
     let mut receipt = std::mem::take(&mut cx.extra);
     let outcome = outcome.and_then(|value| {
         receipt.add(&check(&value)?);
         Ok(value)
     });
 
-    receipt.fired = 1;
+    if outcome.is_err() {
+        receipt.errors = 1;
+        receipt.add(&if point.is_some() { ONCE } else { Receipt { events: 1, ..Receipt::NOTHING } });
+    }
     receipt.nanoseconds = elapsed.as_nanos() as u64;
-    receipt.errors = outcome.is_err().into();
     if slot.options.slow_after().is_some_and(|limit| elapsed > limit) {
         receipt.slow_calls = 1;
         if !slot.said_slow.swap(true, Relaxed) {
-            tracing::warn!(hook = slot.id, point = at.name, ?elapsed, "slow hook");
+            tracing::warn!(hook = slot.id, event, point, ?elapsed, "slow hook");
         }
     }
     lock(&slot.totals).add(&receipt);
@@ -100,22 +134,28 @@ fn call<R>(
             Some(value)
         }
         Err(error) => {
-            failed(slot, facts, at, event, error)?;
+            failed(slot, facts, point, event, error)?;
             None
         }
     };
     match asked_to_abort(facts) {
-        Some(message) => Err(Error::msg(message)),
+        Some(halt) => Err(halt),
         None => Ok(value),
     }
 }
 
-fn failed(slot: &Slot, facts: &Facts, at: &At, event: &'static str, error: BoxError) -> Result<()> {
+fn failed(
+    slot: &Slot,
+    facts: &Facts,
+    point: Option<&str>,
+    event: &'static str,
+    error: BoxError,
+) -> std::result::Result<(), Halt> {
     let error = HookError {
         hook_id: slot.id.clone(),
         hook_type: slot.kind.clone(),
         event,
-        point: Some(at.name.to_string()),
+        point: point.map(str::to_string),
         original_error: Arc::from(error),
     };
     if !slot.said_failed.swap(true, Relaxed) || slot.options.verbose {
@@ -133,18 +173,16 @@ fn failed(slot: &Slot, facts: &Facts, at: &At, event: &'static str, error: BoxEr
             Ok(())
         }
         OnError::Abort => {
-            // candle's error keeps only the text; the typed error travels in the pass.
-            let message = error.to_string();
-            ledger.fatal.get_or_insert(error);
-            Err(Error::msg(message))
+            ledger.fatal.get_or_insert(error.clone());
+            Err(Halt::Failed(error))
         }
     }
 }
 
-fn asked_to_abort(facts: &Facts) -> Option<String> {
+fn asked_to_abort(facts: &Facts) -> Option<Halt> {
     match &lock(&facts.ledger).control {
         Some(Control::Abort { hook_id, reason }) => {
-            Some(format!("hook `{hook_id}` asked to abort: {reason}"))
+            Some(Halt::Aborted { hook_id: hook_id.clone(), reason: reason.clone() })
         }
         _ => None,
     }

@@ -6,6 +6,8 @@ use candle_core::{Tensor, TensorId};
 
 use crate::cx::Cx;
 use crate::error::HookResult;
+use crate::event::{BatchInfo, CheckpointInfo, ClipInfo, Metrics, MetricsRow, RunStatus};
+use crate::grads::NamedGrads;
 use crate::plan::Listener;
 use crate::point::{Point, PointId, PointTable};
 use crate::selector::Selector;
@@ -56,6 +58,118 @@ pub trait Hook: Any + Send {
         Ok(None)
     }
 
+    /// Transforms the gradients between backward and the optimizer step; what it leaves is what the optimizer uses. All or nothing: when it
+    /// fails, the gradients stay as they were.
+    fn update(&mut self, _grads: &mut NamedGrads, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// Training begins, or goes on after a restart.
+    fn on_train_start(&mut self, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// An epoch begins.
+    fn on_epoch_start(&mut self, _epoch: u64, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A training batch is about to go through the model.
+    fn on_train_batch_start(&mut self, _batch: &BatchInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The forward is done and its points have fired; there is no loss yet.
+    fn on_after_forward(&mut self, _batch: &BatchInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The loss of the batch is known, the backward comes next.
+    fn on_before_backward(&mut self, _loss: f64, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The backward of the batch is done and the gradients' points have fired. With accumulation, these are the sums so far.
+    fn on_after_backward(&mut self, _grads: &NamedGrads, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The gradients are about to be clipped: their norm before and after.
+    fn on_gradient_clip(&mut self, _clip: ClipInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The optimizer with this number is about to change its parameters.
+    fn on_before_optimizer_step(&mut self, _optimizer_idx: usize, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The optimizer with this number has changed its parameters.
+    fn on_after_optimizer_step(&mut self, _optimizer_idx: usize, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A training batch is done, with its step if it made one.
+    fn on_train_batch_end(&mut self, _batch: &BatchInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// Validation begins.
+    fn on_validation_start(&mut self, _epoch: u64, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A validation batch is about to go through the model.
+    fn on_validation_batch_start(&mut self, _batch: &BatchInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A validation batch is done.
+    fn on_validation_batch_end(&mut self, _batch: &BatchInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// Validation is done: `val/loss` and its like.
+    fn on_validation_end(&mut self, _metrics: &Metrics, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A checkpoint is complete on the disk. What a hook changes in itself here is not part of that checkpoint; a run that goes on from
+    /// it hears of it again.
+    fn on_checkpoint_save(&mut self, _checkpoint: &CheckpointInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A run goes on from a checkpoint. Comes before [`on_train_start`](Hook::on_train_start).
+    fn on_checkpoint_load(&mut self, _checkpoint: &CheckpointInfo, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// An epoch is done.
+    fn on_epoch_end(&mut self, _epoch: u64, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// A line of the record is complete: everything that was published at this step, by whichever hook. This is where logs are written.
+    fn on_metrics(&mut self, _row: &MetricsRow, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The run fails. [`on_train_end`](Hook::on_train_end) follows.
+    fn on_exception(&mut self, _error: &str, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// The run ends, whatever happened.
+    fn on_train_end(&mut self, _status: RunStatus, _cx: &mut Cx) -> HookResult {
+        Ok(())
+    }
+
+    /// Weights that validation is to use in place of the model's, and that are saved beside them, by parameter name.
+    fn validation_weights(&self) -> Option<Vec<(String, Tensor)>> {
+        None
+    }
+
     /// What must survive a restart, if anything.
     fn save_state(&self) -> HookResult<Option<serde_json::Value>> {
         Ok(None)
@@ -63,6 +177,16 @@ pub trait Hook: Any + Send {
 
     /// Takes back what [`save_state`](Hook::save_state) gave.
     fn load_state(&mut self, _state: serde_json::Value) -> HookResult {
+        Ok(())
+    }
+
+    /// Tensors that must survive a restart, by name: for what would be too large for [`save_state`](Hook::save_state).
+    fn save_tensors(&self) -> HookResult<Vec<(String, Tensor)>> {
+        Ok(Vec::new())
+    }
+
+    /// Takes back what [`save_tensors`](Hook::save_tensors) gave.
+    fn load_tensors(&mut self, _tensors: Vec<(String, Tensor)>) -> HookResult {
         Ok(())
     }
 }

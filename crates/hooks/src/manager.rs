@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use candle_core::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,7 @@ use crate::clock::PassSetup;
 use crate::cx::{Facts, Ledger};
 use crate::error::{AttachError, HookResult, nearest};
 use crate::hook::{Access, Hook};
+use crate::life::Events;
 use crate::options::HookOptions;
 use crate::pass::Pass;
 use crate::plan::Plan;
@@ -36,6 +38,28 @@ impl Default for ManagerConfig {
     fn default() -> Self {
         Self { limits: CaptureLimits::default(), enable_intervention: true }
     }
+}
+
+/// What a hook keeps across a restart.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SavedHook {
+    /// Its id.
+    pub id: String,
+    /// Its kind.
+    pub kind: String,
+    /// Whether it was on.
+    pub enabled: bool,
+    /// Whether it was off because it kept failing.
+    pub quarantined: bool,
+    /// How often it had failed in a row.
+    pub failures_in_a_row: u32,
+    /// Whether it had failed at all.
+    pub failed: bool,
+    /// What its `save_state` gave.
+    pub state: Option<serde_json::Value>,
+    /// What its `save_tensors` gave; kept in a file of their own.
+    #[serde(skip)]
+    pub tensors: Vec<(String, Tensor)>,
 }
 
 /// A registered hook, as it stands in lists and records.
@@ -66,13 +90,15 @@ pub type HookInfo = HookReceipt;
 pub struct HookManager(Arc<Inner>);
 
 pub(crate) struct Inner {
-    table: Arc<PointTable>,
+    pub(crate) table: Arc<PointTable>,
     config: ManagerConfig,
-    board: Arc<Board>,
-    states: Arc<StateStore>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) states: Arc<StateStore>,
     state: Mutex<State>,
     /// How many passes were made.
-    passes: AtomicU64,
+    pub(crate) passes: AtomicU64,
+    /// The serial of the hook that is running.
+    pub(crate) running: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -101,6 +127,7 @@ impl HookManager {
             states,
             state: Mutex::default(),
             passes: AtomicU64::new(0),
+            running: Arc::default(),
         }))
     }
 
@@ -252,8 +279,20 @@ impl HookManager {
             board: self.0.board.clone(),
             states: Some(self.0.states.clone()),
             manager: Arc::downgrade(&self.0),
+            running: self.0.running.clone(),
         };
         Pass::new(plan, facts)
+    }
+
+    /// The events of a step, for whoever runs the loop.
+    pub fn events(&self, setup: PassSetup) -> Events {
+        Events::new(self.0.clone(), self.0.begin_event_facts(setup))
+    }
+
+    /// The hook that is running at this moment, on whichever thread, if any: for whoever watches over a run that hangs.
+    pub fn running_hook(&self) -> Option<String> {
+        let serial = self.0.running.load(Relaxed);
+        self.0.slots().into_iter().find(|slot| slot.serial == serial).map(|slot| slot.id.clone())
     }
 
     /// What the hook with this id captured, oldest first; also after the hook was removed.
@@ -276,20 +315,46 @@ impl HookManager {
         self.0.states.set_spill(Box::new(spill));
     }
 
-    /// What a hook must keep across a restart.
-    pub fn save_state(&self, id: &str) -> HookResult<Option<serde_json::Value>> {
+    /// What a hook must keep across a restart: its own state, and whether it is on.
+    pub fn save_hook(&self, id: &str) -> HookResult<SavedHook> {
         let slot = self.0.slot(id)?;
+        let (state, tensors) = slot
+            .hook
+            .with(thread_tag(), |hook| HookResult::Ok((hook.save_state()?, hook.save_tensors()?)))
+            .map_err(|_| "the hook is running on this thread")??;
+        Ok(SavedHook {
+            id: slot.id.clone(),
+            kind: slot.kind.clone(),
+            enabled: slot.is_enabled(),
+            quarantined: slot.is_quarantined(),
+            failures_in_a_row: slot.failures_in_a_row.load(Relaxed),
+            failed: slot.said_failed.load(Relaxed),
+            state,
+            tensors,
+        })
+    }
+
+    /// Gives a hook back what it saved. One of another kind is an error.
+    pub fn load_hook(&self, saved: SavedHook) -> HookResult {
+        let slot = self.0.slot(&saved.id)?;
+        if slot.kind != saved.kind {
+            return Err(format!("hook `{}` was a `{}` when it was saved", saved.id, saved.kind).into());
+        }
+        slot.restore(&saved);
         slot.hook
-            .with(thread_tag(), |hook| hook.save_state())
+            .with(thread_tag(), |hook| {
+                saved.state.map_or(Ok(()), |state| hook.load_state(state))?;
+                if saved.tensors.is_empty() { Ok(()) } else { hook.load_tensors(saved.tensors) }
+            })
             .map_err(|_| "the hook is running on this thread")?
     }
 
-    /// Gives a hook back what it saved.
-    pub fn load_state(&self, id: &str, state: serde_json::Value) -> HookResult {
-        let slot = self.0.slot(id)?;
-        slot.hook
-            .with(thread_tag(), |hook| hook.load_state(state))
-            .map_err(|_| "the hook is running on this thread")?
+    /// The weights that some hook wants validation to use, with that hook's id.
+    pub fn validation_weights(&self) -> Option<(String, Vec<(String, Tensor)>)> {
+        self.0.slots().iter().filter(|slot| slot.is_enabled()).find_map(|slot| {
+            let weights = slot.hook.with(thread_tag(), |hook| hook.validation_weights()).ok().flatten()?;
+            Some((slot.id.clone(), weights))
+        })
     }
 
     /// Finds every point the hook wants; a want that matches nothing is an error.
@@ -342,8 +407,13 @@ impl Inner {
         ledger
     }
 
+    /// All hooks in the order in which they run.
+    pub(crate) fn slots(&self) -> Vec<Arc<Slot>> {
+        lock(&self.state).slots.clone()
+    }
+
     pub(crate) fn list(&self) -> Vec<HookInfo> {
-        let slots = lock(&self.state).slots.clone();
+        let slots = self.slots();
         slots.iter().map(|slot| HookInfo { receipt: lock(&slot.totals).clone(), ..slot.describe() }).collect()
     }
 }

@@ -52,6 +52,7 @@ impl Pass {
             board: Arc::default(),
             states: None,
             manager: Weak::new(),
+            running: Arc::default(),
         };
         Self::new(plan.clone(), facts)
     }
@@ -202,6 +203,10 @@ impl Pass {
     /// What the maker of the pass put in for layers, by type.
     pub fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.facts.setup.extensions.iter().find_map(|value| value.clone().downcast().ok())
+    }
+
+    pub(crate) fn ledger(&self) -> std::sync::MutexGuard<'_, Ledger> {
+        lock(&self.facts.ledger)
     }
 
     /// The failure that ended the pass, when a hook with [`OnError::Abort`](crate::OnError::Abort) failed.

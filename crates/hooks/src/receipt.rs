@@ -10,8 +10,10 @@ use crate::error::HookError;
 /// What one hook did: in one pass, or in all passes so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Receipt {
-    /// How often it was called.
+    /// How often it was called at its points.
     pub fired: u64,
+    /// How many events of the run it was told of, updates of gradients included.
+    pub events: u64,
     /// How often it replaced a tensor.
     pub edits: u64,
     /// How many elements its replacements changed. Edits that changed nothing are worth a look.
@@ -33,8 +35,23 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    pub(crate) const NOTHING: Self = Self {
+        fired: 0,
+        events: 0,
+        edits: 0,
+        elements_changed: 0,
+        bytes_captured: 0,
+        states_dropped: 0,
+        states_refused: 0,
+        states_spilled: 0,
+        nanoseconds: 0,
+        slow_calls: 0,
+        errors: 0,
+    };
+
     pub(crate) fn add(&mut self, other: &Receipt) {
         self.fired += other.fired;
+        self.events += other.events;
         self.edits += other.edits;
         self.elements_changed += other.elements_changed;
         self.bytes_captured += other.bytes_captured;

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::cx::hook_stream;
 use crate::exclusive::Exclusive;
 use crate::hook::{Access, Hook, Site};
+use crate::manager::SavedHook;
 use crate::options::HookOptions;
 use crate::receipt::{HookReceipt, Receipt};
 use crate::selector::Match;
@@ -89,6 +90,14 @@ impl Slot {
     pub(crate) fn quarantine(&self) {
         self.quarantined.store(true, Relaxed);
         self.enabled.store(false, Relaxed);
+    }
+
+    /// Brings back how the hook stood when it was saved.
+    pub(crate) fn restore(&self, saved: &SavedHook) {
+        self.enabled.store(saved.enabled, Relaxed);
+        self.quarantined.store(saved.quarantined, Relaxed);
+        self.failures_in_a_row.store(saved.failures_in_a_row, Relaxed);
+        self.said_failed.store(saved.failed, Relaxed);
     }
 
     /// The hook with an empty receipt.
