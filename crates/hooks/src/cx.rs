@@ -57,6 +57,7 @@ pub struct Cx<'a> {
     pub(crate) facts: &'a Facts,
     pub(crate) state: Option<&'a TrainState>,
     pub(crate) hook_id: &'a str,
+    pub(crate) verbose: bool,
     pub(crate) extra: Receipt,
 }
 
@@ -84,6 +85,11 @@ impl Cx<'_> {
     /// This hook's id.
     pub fn hook_id(&self) -> &str {
         self.hook_id
+    }
+
+    /// Whether this hook's `verbose` option is on.
+    pub fn verbose(&self) -> bool {
+        self.verbose
     }
 
     /// The points and layers of the model.

@@ -95,7 +95,8 @@ pub(crate) fn call<R>(
         return Ok(None); // since this pass began
     }
     let mut elapsed = Duration::ZERO; // of the call, not of waiting for another thread to leave the hook
-    let mut cx = Cx { facts, state, hook_id: &slot.id, extra: Receipt::default() };
+    let verbose = slot.options.verbose;
+    let mut cx = Cx { facts, state, hook_id: &slot.id, verbose, extra: Receipt::default() };
     facts.running.store(slot.serial, Relaxed);
     let outcome = slot
         .hook

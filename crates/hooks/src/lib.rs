@@ -24,6 +24,7 @@ pub mod kinds;
 mod life;
 mod manager;
 mod mock;
+mod mock_trainer;
 mod options;
 mod pass;
 mod plan;
@@ -58,6 +59,7 @@ pub use kinds::monitor::{Histogram, LayerStats, Metric, Monitor, MonitorOptions}
 pub use life::{Ended, Events, Published};
 pub use manager::{HookInfo, HookManager, ManagerConfig, SavedHook, ScopedHook};
 pub use mock::Mock;
+pub use mock_trainer::MockTrainer;
 pub use options::{Every, HookOptions, OnError};
 pub use pass::{GradientObserver, Pass};
 pub use plan::Listens;

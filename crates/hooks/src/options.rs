@@ -71,7 +71,7 @@ pub struct HookOptions {
     pub allow_non_finite: bool,
     /// Lets an observer see the value before the controllers.
     pub observe_before_edits: bool,
-    /// Logs every failure, not only the first.
+    /// Says more: every failure and not only the first, and what the kind itself has to say.
     pub verbose: bool,
     /// Built-in hooks run after the user's.
     #[serde(skip)]

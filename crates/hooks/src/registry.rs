@@ -118,6 +118,18 @@ impl HookRegistry {
         kinds
     }
 
+    /// Adds a kind that comes with Tenterhook: its hooks run after the user's. Otherwise like [`register`](Self::register).
+    pub fn register_builtin<Options: DeserializeOwned + JsonSchema + 'static>(
+        &mut self,
+        kind: &str,
+        doc: &str,
+        factory: impl Fn(Options) -> HookResult<Box<dyn Hook>> + Send + Sync + 'static,
+    ) -> Result<(), AttachError> {
+        self.check(kind, &options_of::<Options>())?;
+        self.put(kind, doc, true, factory);
+        Ok(())
+    }
+
     /// Adds a kind of the user's. Its name may be like a path. A name that is taken, or an option named like a common one, is an error.
     ///
     /// An option with `#[serde(alias = "x")]` says so in its schema too: `#[schemars(extend("aliases" = ["x"]))]`.
