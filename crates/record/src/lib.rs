@@ -1,1 +1,4 @@
 //! The record of a run: its directory, metadata, metrics and checkpoints. No tensors.
+
+pub mod disk;
+pub mod fault;
