@@ -1,0 +1,119 @@
+//! A run at one moment, ready to be written.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use candle_core::{Result, Tensor};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use tenterhook_hooks::SavedHook;
+use tenterhook_record::checkpoints::{CheckpointError, CheckpointWriter};
+
+use super::{HOOKS, MODEL, OPTIMIZER, STATE, STATE_FORMAT};
+use crate::progress::Progress;
+
+/// Weights by name, with what a model directory needs beside them.
+#[derive(Clone)]
+pub(crate) struct Weights {
+    pub(crate) tensors: Vec<(String, Tensor)>,
+    pub(crate) files: Vec<(String, Vec<u8>)>,
+}
+
+/// A run at one moment.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    pub(crate) weights: Weights,
+    /// Weights that a hook keeps beside the model's, in a directory of this name.
+    pub(crate) beside: Option<(String, Weights)>,
+    pub(crate) optimizer: Vec<(String, Tensor)>,
+    pub(crate) hooks: Vec<SavedHook>,
+    pub(crate) state: State,
+}
+
+/// The contents of `state.json`.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct State {
+    pub(crate) format: u64,
+    pub(crate) run_id: String,
+    pub(crate) seed: u64,
+    pub(crate) progress: Progress,
+    /// Per optimizer, what it keeps that is not a tensor.
+    pub(crate) optimizers: Vec<Value>,
+    /// How much of the metrics log belongs to this moment.
+    pub(crate) metrics_bytes: Option<u64>,
+    /// The hooks; their tensors are in a file of their own.
+    pub(crate) hooks: Vec<SavedHook>,
+}
+
+impl State {
+    pub(crate) fn new(run_id: &str, seed: u64, progress: Progress, optimizers: Vec<Value>) -> Self {
+        let run_id = run_id.to_string();
+        Self { format: STATE_FORMAT, run_id, seed, progress, optimizers, metrics_bytes: None, hooks: vec![] }
+    }
+}
+
+impl Snapshot {
+    /// The same with tensors of its own, so that training may go on while it is written.
+    pub(crate) fn detach(mut self) -> Result<Self> {
+        let beside = self.beside.iter_mut().flat_map(|(_, weights)| &mut weights.tensors);
+        let hooks = self.hooks.iter_mut().flat_map(|hook| &mut hook.tensors);
+        let all = self.weights.tensors.iter_mut().chain(beside).chain(hooks);
+        for (_, tensor) in all.chain(&mut self.optimizer) {
+            *tensor = tensor.copy()?;
+        }
+        Ok(self)
+    }
+
+    /// Writes it as a checkpoint of this name. What is there under that name stays.
+    pub(crate) fn write(&self, checkpoints: &Path, name: &str) -> std::result::Result<PathBuf, CheckpointError> {
+        let mut writer = CheckpointWriter::begin(checkpoints, name, self.state.progress.step)?;
+        write_weights(&mut writer, "", &self.weights)?;
+        if let Some((dir, weights)) = &self.beside {
+            write_weights(&mut writer, &format!("{dir}/"), weights)?;
+        }
+        write_tensors(&mut writer, OPTIMIZER, &self.optimizer)?;
+        let hook_tensors: Vec<(String, Tensor)> = self
+            .hooks
+            .iter()
+            .flat_map(|hook| hook.tensors.iter().map(|(name, tensor)| (format!("{}/{name}", hook.id), tensor.clone())))
+            .collect();
+        if !hook_tensors.is_empty() {
+            write_tensors(&mut writer, HOOKS, &hook_tensors)?;
+        }
+        let state = State { hooks: self.hooks.clone(), ..self.state.clone() };
+        writer.file(STATE, |to| {
+            serde_json::to_writer_pretty(&mut *to, &state)?;
+            to.write_all(b"\n")
+        })?;
+        let mut meta = Map::new();
+        meta.insert("run_id".to_string(), json!(self.state.run_id));
+        meta.insert("epoch".to_string(), json!(self.state.progress.cursor.epoch));
+        writer.finish(meta)
+    }
+}
+
+fn write_weights(
+    writer: &mut CheckpointWriter,
+    prefix: &str,
+    weights: &Weights,
+) -> std::result::Result<(), CheckpointError> {
+    for (name, contents) in &weights.files {
+        writer.file(&format!("{prefix}{name}"), |to| to.write_all(contents))?;
+    }
+    write_tensors(writer, &format!("{prefix}{MODEL}"), &weights.tensors)
+}
+
+fn write_tensors(
+    writer: &mut CheckpointWriter,
+    name: &str,
+    tensors: &[(String, Tensor)],
+) -> std::result::Result<(), CheckpointError> {
+    writer.file(name, |to: &mut dyn Write| {
+        // `transformers` refuses a file that does not say this of itself.
+        let about = HashMap::from([("format".to_string(), "pt".to_string())]);
+        let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+        let bytes = safetensors::serialize(views, Some(about)).map_err(std::io::Error::other)?;
+        to.write_all(&bytes)
+    })
+}

@@ -1,0 +1,189 @@
+//! Setting a trainer up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use candle_core::Device;
+use tenterhook_hooks::{HookManager, ParamInfo, PassSetup, TrainState};
+use tenterhook_nn::GradBuffers;
+
+use super::Trainer;
+use crate::config::{OnCheckpointFailure, OnNonFinite, ValidateEvery};
+use crate::data::{Loader, Mixture};
+use crate::error::TrainError;
+use crate::interrupt::Interrupt;
+use crate::model::TrainModel;
+use crate::optim::{Clip, Optimizer};
+use crate::progress::Progress;
+use crate::run::Run;
+use crate::schedule::{Schedule, ScheduleConfig};
+use crate::watchdog::Whereabouts;
+
+/// How a run goes.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The seed of all randomness.
+    pub seed: u64,
+    /// How many optimizer steps are taken.
+    pub total_steps: u64,
+    /// How many epochs that is, when it was given so.
+    pub total_epochs: Option<u64>,
+    /// When to validate.
+    pub validate_every: Option<ValidateEvery>,
+    /// At most so many batches of every validation set.
+    pub validate_batches: Option<u64>,
+    /// A checkpoint to go on from after every so many steps.
+    pub checkpoint_every: Option<u64>,
+    /// How many of those are kept.
+    pub keep_checkpoints: usize,
+    /// Whether checkpoints are written while training goes on.
+    pub async_checkpoints: bool,
+    /// What happens when a checkpoint cannot be written.
+    pub on_checkpoint_failure: OnCheckpointFailure,
+    /// How gradients are clipped.
+    pub clip: Clip,
+    /// Batches per step.
+    pub grad_accumulation: u64,
+    /// What happens when something is NaN or infinite.
+    pub on_non_finite: OnNonFinite,
+    /// After so many skipped steps in a row the run ends; 0 never.
+    pub max_skipped: u64,
+    /// A row of the log every so many steps.
+    pub log_every: u64,
+    /// Warns when nothing has moved for so long.
+    pub watchdog: Option<Duration>,
+}
+
+impl Settings {
+    /// So many steps, and the defaults for the rest.
+    pub fn steps(total_steps: u64) -> Self {
+        Self {
+            seed: 42,
+            total_steps,
+            total_epochs: None,
+            validate_every: None,
+            validate_batches: None,
+            checkpoint_every: None,
+            keep_checkpoints: 2,
+            async_checkpoints: false,
+            on_checkpoint_failure: OnCheckpointFailure::Stop,
+            clip: Clip::None,
+            grad_accumulation: 1,
+            on_non_finite: OnNonFinite::Stop,
+            max_skipped: 10,
+            log_every: 1,
+            watchdog: Some(Duration::from_secs(60)),
+        }
+    }
+
+    /// So many passes over the data, and the defaults for the rest.
+    pub fn epochs(epochs: u64, data: &Mixture) -> Self {
+        let mut settings = Self::steps(0);
+        settings.set_epochs(epochs, data);
+        settings
+    }
+
+    /// Sets the number of steps to so many passes over the data, with the accumulation as it is.
+    pub fn set_epochs(&mut self, epochs: u64, data: &Mixture) {
+        self.total_epochs = Some(epochs);
+        self.total_steps = epochs.saturating_mul(data.batches_per_epoch().div_ceil(self.grad_accumulation.max(1)));
+    }
+}
+
+/// A trainer of a kind: `simple`, for one process.
+pub fn get_trainer(
+    kind: &str,
+    model: Arc<dyn TrainModel>,
+    data: Mixture,
+    optimizers: Vec<Optimizer>,
+    settings: Settings,
+) -> Result<Trainer, TrainError> {
+    match kind {
+        // With one process there is nothing to reduce: the same trainer with the same events.
+        "simple" | "accelerate" => Trainer::new(model, data, optimizers, settings),
+        other => Err(TrainError::Setup(format!("no trainer is called `{other}`; there are `simple` and `accelerate`"))),
+    }
+}
+
+impl Trainer {
+    /// A trainer without hooks, validation or a record; they are added afterwards.
+    pub fn new(
+        model: Arc<dyn TrainModel>,
+        data: Mixture,
+        optimizers: Vec<Optimizer>,
+        settings: Settings,
+    ) -> Result<Self, TrainError> {
+        if settings.grad_accumulation == 0 || settings.log_every == 0 {
+            return Err(TrainError::Setup("`grad_accumulation` and `log_every` must be at least 1".to_string()));
+        }
+        let schedule = Schedule::new(&ScheduleConfig::default(), settings.total_steps)?;
+        let hooks = HookManager::new(model.points().clone());
+        let groups: Vec<usize> = optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
+        let progress = Progress::new(data.cursor(), &groups);
+        let first = model.params().iter().next();
+        let device = first.map_or(Device::Cpu, |param| param.value().device().clone());
+        let params = model.params().iter().map(|param| ParamInfo {
+            name: param.name().to_string(),
+            value: param.value().clone(),
+        });
+        let state = TrainState {
+            device: device.clone(),
+            total_steps: Some(settings.total_steps),
+            total_epochs: settings.total_epochs,
+            batches_per_epoch: data.batches_per_epoch(),
+            model_params: model.params().element_count(),
+            params: params.collect(),
+            ..TrainState::default()
+        };
+        let mut trainer = Self {
+            buffers: GradBuffers::new(model.params()),
+            events: hooks.events(PassSetup::train(0)),
+            model,
+            hooks,
+            data,
+            validation: Vec::new(),
+            optimizers,
+            schedule,
+            settings,
+            run: None,
+            interrupt: Interrupt::default(),
+            device,
+            progress,
+            state,
+            validation_asked: false,
+            errors: Vec::new(),
+            whereabouts: Arc::new(Whereabouts::default()),
+            saver: None,
+            before_validation: None,
+            resumed_from: None,
+        };
+        trainer.state.optimizers = trainer.describe_optimizers();
+        Ok(trainer)
+    }
+
+    /// The same with a schedule for the learning rates.
+    pub fn with_schedule(mut self, config: &ScheduleConfig) -> Result<Self, TrainError> {
+        self.schedule = Schedule::new(config, self.settings.total_steps)?;
+        Ok(self)
+    }
+
+    /// The same with sets to validate on. The first one's loss is `val/loss`, that of a further one `val/<name>/loss`.
+    pub fn with_validation(mut self, sets: Vec<Loader>) -> Self {
+        self.validation = sets;
+        self
+    }
+
+    /// The same with a record on the disk: metrics, checkpoints, what hooks did.
+    pub fn with_run(mut self, run: Run) -> Self {
+        self.state.run_id = run.id().to_string();
+        self.state.run_dir = Some(run.path().to_path_buf());
+        self.run = Some(run);
+        self
+    }
+
+    /// The same, listening to this flag.
+    pub fn with_interrupt(mut self, interrupt: Interrupt) -> Self {
+        self.interrupt = interrupt;
+        self
+    }
+}

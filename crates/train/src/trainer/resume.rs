@@ -1,0 +1,74 @@
+//! Going on from a checkpoint.
+
+use std::path::Path;
+
+use tenterhook_hooks::{CheckpointInfo, Event};
+
+use super::Trainer;
+use super::place::write;
+use crate::checkpoint;
+use crate::error::TrainError;
+
+impl Trainer {
+    /// Takes everything back from a checkpoint that has been verified: weights, optimizers, data position, hooks. Call it before
+    /// [`train`](Trainer::train), with the same hooks attached as when it was saved.
+    pub fn restore(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
+        let loaded = checkpoint::read(checkpoint, self.model.params(), &self.device)?;
+        let unfit = |problem: String| TrainError::Unfit { path: checkpoint.display().to_string(), problem };
+        let state = loaded.state;
+        if state.optimizers.len() != self.optimizers.len() {
+            let (saved, now) = (state.optimizers.len(), self.optimizers.len());
+            return Err(unfit(format!("it was saved with {saved} optimizers, and there are {now}")));
+        }
+        for (optimizer, json) in self.optimizers.iter_mut().zip(&state.optimizers) {
+            optimizer.load_state(&loaded.optimizer, json)?;
+        }
+        if state.seed != self.settings.seed {
+            return Err(unfit(format!("it was saved with the seed {}, and this run has {}", state.seed, self.settings.seed)));
+        }
+        let here: Vec<String> = self.hooks.list_hooks().into_iter().map(|hook| hook.id).collect();
+        for id in here.iter().filter(|id| !state.hooks.iter().any(|saved| saved.id == **id)) {
+            tracing::warn!("hook `{id}` is not in the checkpoint: it begins anew");
+        }
+        for saved in state.hooks {
+            let id = saved.id.clone();
+            if !here.contains(&id) {
+                tracing::warn!("hook `{id}` is in the checkpoint and not in this run: what it had gathered is left out");
+                continue;
+            }
+            self.hooks.load_hook(saved).map_err(|error| unfit(format!("hook `{id}`: {error}")))?;
+        }
+        self.progress = state.progress;
+        self.state.metrics = self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();
+        if let (Some(run), Some(bytes)) = (&mut self.run, state.metrics_bytes) {
+            run.cut_metrics(bytes)?;
+        }
+        let name = checkpoint.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        self.resumed_from = Some((checkpoint.to_path_buf(), name));
+        self.finish_place()
+    }
+
+    /// A run that is killed between two checkpoints of one place leaves the second one out; it is written now, with what is in the first.
+    fn finish_place(&mut self) -> Result<(), TrainError> {
+        if self.run.is_none() {
+            return Ok(());
+        }
+        let written = write(&self.snapshot()?, &self.checkpoints_dir());
+        written.into_result().map_err(TrainError::Save)
+    }
+
+    pub(super) fn announce_resume(&mut self) -> Result<(), TrainError> {
+        let Some((path, name)) = self.resumed_from.clone() else { return Ok(()) };
+        let info = CheckpointInfo { path: &path, name: &name, step: self.progress.step, requested_by: &[] };
+        self.fire(Event::CheckpointLoad(&info))
+    }
+
+    /// What hooks did when this place was first announced is not in the checkpoint.
+    pub(super) fn announce_saves_of_resumed(&mut self) -> Result<(), TrainError> {
+        if self.resumed_from.is_none() || self.run.is_none() {
+            return Ok(());
+        }
+        let names = self.progress.place.saves.clone();
+        self.announce_saves(self.progress.step, &names)
+    }
+}

@@ -1,0 +1,99 @@
+//! What is logged, and the state that hooks read.
+
+use tenterhook_hooks::{Event, GroupInfo, Metrics, MetricsRow, OptimizerInfo};
+
+use super::{StepOutcome, Trainer};
+use crate::error::TrainError;
+use crate::exact::Exact;
+
+impl Trainer {
+    /// Logs a step: the trainer's numbers and everything that hooks published.
+    pub(super) fn log_step(&mut self, outcome: &StepOutcome) -> Result<(), TrainError> {
+        self.progress.latest_loss = Some(Exact(outcome.loss));
+        if outcome.skipped.is_none() {
+            self.progress.loss_sum.0 += outcome.loss;
+            self.progress.loss_count += 1;
+        }
+        let due = self.progress.step.is_multiple_of(self.settings.log_every);
+        if !due {
+            self.events.take_published();
+            return Ok(());
+        }
+        let average = self.progress.avg_loss().unwrap_or(outcome.loss);
+        let own = [
+            ("loss", Some(outcome.loss)),
+            ("train/loss", Some(average)),
+            ("grad_norm", outcome.grad_norm),
+            ("lr", outcome.lr),
+            ("skipped_steps", (self.progress.skipped > 0).then_some(self.progress.skipped as f64)),
+            ("time/step_s", Some(outcome.seconds)),
+        ];
+        for (name, value) in own {
+            value.into_iter().for_each(|value| self.events.log(name, value));
+        }
+        self.log_rest()
+    }
+
+    /// Logs what was published since the last row, if anything was.
+    pub(super) fn log_rest(&mut self) -> Result<(), TrainError> {
+        let published = self.events.take_published();
+        if published.metrics.is_empty() && published.histograms.is_empty() {
+            return Ok(());
+        }
+        let row = MetricsRow {
+            step: self.progress.step,
+            epoch: self.events.clock().epoch,
+            values: published.metrics,
+            histograms: published.histograms,
+        };
+        self.remember(&row.values);
+        if let Some(run) = &mut self.run {
+            run.log(&row)?;
+        }
+        self.fire(Event::Metrics(&row))
+    }
+
+    pub(super) fn remember(&mut self, metrics: &Metrics) {
+        let exact = metrics.iter().filter(|(name, _)| !name.starts_with("time/"));
+        self.progress.metrics.extend(exact.map(|(name, value)| (name.clone(), Exact(*value))));
+        self.state.metrics.extend(metrics.clone());
+    }
+
+    /// Brings what hooks read up to date.
+    pub(super) fn refresh_state(&mut self) {
+        let progress = &self.progress;
+        let state = &mut self.state;
+        state.step = progress.step;
+        state.current_epoch = self.events.clock().epoch;
+        state.current_batch_idx = self.events.clock().batch;
+        state.tokens_seen = progress.tokens_seen;
+        state.latest_loss = progress.latest_loss.map(|loss| loss.0);
+        state.avg_loss = progress.avg_loss();
+        if !state.frozen.iter().eq(&progress.frozen) {
+            state.frozen = progress.frozen.iter().cloned().collect();
+        }
+        for (info, optimizer) in state.optimizers.iter_mut().zip(&self.optimizers) {
+            for (info, group) in info.groups.iter_mut().zip(optimizer.groups()) {
+                info.lr = group.lr;
+            }
+        }
+    }
+
+    pub(super) fn describe_optimizers(&self) -> Vec<OptimizerInfo> {
+        let groups = |optimizer: &crate::optim::Optimizer| {
+            let info = |group: &crate::optim::Group| GroupInfo {
+                name: group.name.clone(),
+                lr: group.lr,
+                weight_decay: group.weight_decay,
+                momentum: group.momentum,
+                params: group.params.clone(),
+            };
+            optimizer.groups().iter().map(info).collect()
+        };
+        let describe = |optimizer: &crate::optim::Optimizer| OptimizerInfo {
+            kind: optimizer.name().to_string(),
+            groups: groups(optimizer),
+        };
+        self.optimizers.iter().map(describe).collect()
+    }
+}

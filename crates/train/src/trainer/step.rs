@@ -1,0 +1,232 @@
+//! One optimizer step.
+
+use candle_core::Tensor;
+use tenterhook_hooks::{Batch, BatchInfo, ClipInfo, Event, Metrics, NamedGrads, PassSetup};
+use tenterhook_nn::backward;
+
+use super::Trainer;
+use crate::error::TrainError;
+use crate::model::scalar;
+use crate::optim::{Norms, OptimError, Optimizer, grad_norms};
+use crate::watchdog::Phase;
+
+/// What a step came to.
+#[derive(Clone, Debug, Default)]
+pub struct StepOutcome {
+    /// The mean loss of its batches.
+    pub loss: f64,
+    /// The global norm of the gradients before clipping.
+    pub grad_norm: Option<f64>,
+    /// Why the step was not taken, when something was not finite and the run is told to go on.
+    pub skipped: Option<String>,
+    pub(super) seconds: f64,
+    pub(super) lr: Option<f64>,
+}
+
+/// A batch and where it comes from.
+pub(super) struct Loaded {
+    pub(super) batch: Batch,
+    pub(super) batch_idx: u64,
+    pub(super) loader_idx: usize,
+    pub(super) loader_name: String,
+}
+
+impl Loaded {
+    fn info<'a>(&'a self, metrics: &'a Metrics, completes_step: bool) -> BatchInfo<'a> {
+        BatchInfo {
+            batch: &self.batch,
+            batch_idx: self.batch_idx,
+            dataloader_idx: self.loader_idx,
+            dataloader_name: &self.loader_name,
+            metrics,
+            completes_step,
+        }
+    }
+
+    pub(super) fn named(&self) -> String {
+        let examples = self.batch.examples();
+        let shown = examples.iter().take(8).map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let more = if examples.len() > 8 { ", ..." } else { "" };
+        format!("batch {} of `{}` (examples {shown}{more})", self.batch_idx, self.loader_name)
+    }
+}
+
+impl Trainer {
+    /// One step on a batch of the caller's, with the same events as in [`train`](Trainer::train).
+    pub fn training_step(&mut self, batch: Batch) -> Result<StepOutcome, TrainError> {
+        let loaded = Loaded {
+            batch,
+            batch_idx: self.progress.cursor.batch,
+            loader_idx: 0,
+            loader_name: "training_step".to_string(),
+        };
+        let outcome = self.step_on(&[loaded])?;
+        self.log_step(&outcome)?;
+        Ok(outcome)
+    }
+
+    /// The batches of the next step: as many as are accumulated, fewer at the end of an epoch.
+    pub(super) fn load_batches(&mut self) -> Result<Vec<Loaded>, TrainError> {
+        self.whereabouts.enter(Phase::Data, self.progress.step);
+        let mut batches = Vec::new();
+        while (batches.len() as u64) < self.settings.grad_accumulation {
+            let batch_idx = self.progress.cursor.batch;
+            let Some(next) = self.data.next(&mut self.progress.cursor, &self.device)? else { break };
+            let loader_name = self.data.loaders()[next.loader_idx].name.clone();
+            batches.push(Loaded { batch: next.batch, batch_idx, loader_idx: next.loader_idx, loader_name });
+        }
+        Ok(batches)
+    }
+
+    /// Forward and backward of every batch, then the step. When something is not finite the weights stay as they are.
+    pub(super) fn step_on(&mut self, batches: &[Loaded]) -> Result<StepOutcome, TrainError> {
+        let began = std::time::Instant::now();
+        self.begin_events();
+        self.apply_schedule()?;
+        let lr = self.optimizers.first().and_then(|first| first.groups().first()).map(|group| group.lr);
+        let mut outcome = StepOutcome { lr, ..StepOutcome::default() };
+        let mut sums: Option<NamedGrads> = None;
+        for (i, loaded) in batches.iter().enumerate() {
+            let mut clock = self.clock(i as u64);
+            clock.batch = loaded.batch_idx;
+            self.events.set_clock(clock);
+            let last = i + 1 == batches.len();
+            self.fire(Event::TrainBatchStart(&loaded.info(&Metrics::new(), last)))?;
+            let loss = self.backward_of(loaded, last, batches.len(), &mut sums)?;
+            outcome.loss += loss / batches.len() as f64;
+            self.progress.tokens_seen += loaded.batch.token_count() as u64;
+            if !loss.is_finite() {
+                outcome.loss = loss;
+                outcome.skipped = Some(self.non_finite_loss(loaded, loss)?);
+                self.end_batch(loaded, loss, last)?;
+                break;
+            }
+            if last {
+                let grads = sums.take().unwrap_or_default();
+                self.update_and_step(loaded, grads, &mut outcome)?;
+            }
+            self.end_batch(loaded, loss, last)?;
+        }
+        self.progress.step += 1;
+        self.count_skipped(&outcome)?;
+        outcome.seconds = began.elapsed().as_secs_f64();
+        Ok(outcome)
+    }
+
+    fn end_batch(&mut self, loaded: &Loaded, loss: f64, last: bool) -> Result<(), TrainError> {
+        self.events.log("loss", loss);
+        let metrics = self.events.metrics();
+        self.fire(Event::TrainBatchEnd(&loaded.info(&metrics, last)))
+    }
+
+    /// Adds the gradients of one batch to the sums, and returns its loss. A loss that is not finite has no backward.
+    fn backward_of(
+        &mut self,
+        loaded: &Loaded,
+        last: bool,
+        batches: usize,
+        sums: &mut Option<NamedGrads>,
+    ) -> Result<f64, TrainError> {
+        self.whereabouts.enter(Phase::Forward, self.progress.step);
+        let setup = PassSetup { seed: self.settings.seed, clock: self.events.clock(), ..PassSetup::train(0) };
+        let pass = self.hooks.pass(setup.with(self.buffers.clone()));
+        let model = self.model.clone();
+        let output = model.forward(&loaded.batch, &pass);
+        self.events.absorb(&pass)?; // a hook's own error says more than the engine's
+        let output = output?;
+        self.fire(Event::AfterForward(&loaded.info(&self.events.metrics(), last)))?;
+        let loss = model.loss(&output, &loaded.batch)?;
+        drop(output);
+        let value = scalar(&loss)?;
+        self.fire(Event::BeforeBackward(value))?;
+        if !value.is_finite() {
+            return Ok(value);
+        }
+        self.whereabouts.enter(Phase::Backward, self.progress.step);
+        let loss = if batches > 1 { (loss / batches as f64)? } else { loss };
+        let grads = backward(&loss, model.params(), Some(&self.buffers));
+        self.events.absorb(&pass)?;
+        let mut grads = grads?;
+        grads.retain(|name| !self.progress.frozen.contains(name));
+        let grads = match sums.take() {
+            None => grads,
+            Some(before) => add(&before, &grads)?,
+        };
+        self.fire(Event::AfterBackward(&grads))?;
+        *sums = Some(grads);
+        Ok(value)
+    }
+
+    /// Update hooks, clipping, optimizers. Nothing that is not finite gets through.
+    fn update_and_step(
+        &mut self,
+        loaded: &Loaded,
+        grads: NamedGrads,
+        outcome: &mut StepOutcome,
+    ) -> Result<(), TrainError> {
+        self.whereabouts.enter(Phase::Optimizer, self.progress.step);
+        let given = grad_norms(&grads)?;
+        if !given.total.is_finite() {
+            outcome.grad_norm = Some(given.total);
+            outcome.skipped = Some(self.non_finite_gradient(loaded, &grads, "backward")?);
+            return Ok(());
+        }
+        self.refresh_state();
+        let before: Vec<_> = grads.iter().map(|(_, grad)| grad.id()).collect();
+        let updated = self.events.update(&self.state, grads);
+        self.serve()?;
+        let grads = updated?;
+        let unchanged = grads.iter().map(|(_, grad)| grad.id()).eq(before);
+        let norms = if unchanged { given } else { grad_norms(&grads)? };
+        outcome.grad_norm = Some(norms.total);
+        if !norms.total.is_finite() {
+            outcome.skipped = Some(self.non_finite_gradient(loaded, &grads, "an update hook")?);
+            return Ok(());
+        }
+        self.clip_and_step(loaded, &grads, &norms, outcome)
+    }
+
+    fn clip_and_step(
+        &mut self,
+        loaded: &Loaded,
+        grads: &NamedGrads,
+        norms: &Norms,
+        outcome: &mut StepOutcome,
+    ) -> Result<(), TrainError> {
+        let scale = self.settings.clip.step_scale(norms.total);
+        if let Some(after) = self.settings.clip.norm_after(norms, grads)? {
+            self.fire(Event::GradientClip(ClipInfo { before: norms.total, after }))?;
+        }
+        // All of them before any moves, so that a step is taken by all or by none.
+        for i in 0..self.optimizers.len() {
+            self.fire(Event::BeforeOptimizerStep(i))?;
+        }
+        let frozen = &self.progress.frozen;
+        let is_frozen = |name: &str| frozen.contains(name);
+        let stepped =
+            Optimizer::step_all(&mut self.optimizers, self.model.params(), grads, scale, &is_frozen);
+        match stepped {
+            Ok(_) => {}
+            Err(error @ (OptimError::NonFinite { .. } | OptimError::NonFiniteSetting { .. })) => {
+                outcome.skipped = Some(self.non_finite_update(loaded, &error)?);
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+        for i in 0..self.optimizers.len() {
+            self.fire(Event::AfterOptimizerStep(i))?;
+        }
+        Ok(())
+    }
+}
+
+fn add(before: &NamedGrads, grads: &NamedGrads) -> candle_core::Result<NamedGrads> {
+    let sum = |(name, grad): (&str, &Tensor)| match before.get(name) {
+        Some(before) => Ok((name.to_string(), (before + grad)?)),
+        None => Ok((name.to_string(), grad.clone())),
+    };
+    let missing = before.iter().filter(|(name, _)| grads.get(name).is_none());
+    let missing: Vec<_> = missing.map(|(name, grad)| (name.to_string(), grad.clone())).collect();
+    let sums = grads.iter().map(sum).collect::<candle_core::Result<Vec<_>>>()?;
+    Ok(sums.into_iter().chain(missing).collect())
+}
