@@ -24,7 +24,7 @@ impl Cursor {
 
     /// On to the next epoch, also when this one is not at its end.
     pub fn next_epoch(&mut self) {
-        self.epoch += 1;
+        self.epoch = self.epoch.saturating_add(1);
         self.batch = 0;
         self.begun.clone_from(&self.taken);
     }

@@ -71,8 +71,10 @@ impl TokenStream {
 
 fn text_of(json: &[u8], field: &str) -> Result<String, String> {
     let value: Value = serde_json::from_slice(json).map_err(|error| {
-        let column = error.column();
-        format!("not valid JSON at column {column} ({error}); every line must be one whole object")
+        // Its own place is that in this line, which would read as one in the file.
+        let (what, column) = (error.to_string(), error.column());
+        let what = what.split(" at line ").next().unwrap_or_default();
+        format!("not valid JSON at column {column}: {what}; every line must be one whole object")
     })?;
     let Value::Object(mut object) = value else {
         return Err(format!("{} where an object with `{field}` is expected", sort_of(&value)));
@@ -160,6 +162,7 @@ mod tests {
             assert!(error.contains("docs.jsonl`") && error.contains(part), "{error}");
         };
         check(b"{\"text\": \"a\"}\n\n{\"text\": ", "line 3 of");
+        check(b"\n{\"text\" 1}", "not valid JSON at column 9: expected `:`; every line");
         check(b"{\"text\": \"\xff\"}\n", "line 1 of");
         check(b"[1]\n", "an array where an object with `text` is expected");
         check(b"{\"text\": 7}\n", "`text` is a number, and text is expected");

@@ -59,7 +59,7 @@ impl InMemory {
             Some((_, ids)) if ids.elem_count() > 0 => Some(u64::from(ids.max_all()?.to_scalar::<u32>()?) + 1),
             _ => None,
         };
-        // Rows of a view are gathered from the whole storage otherwise, and targets need no tape.
+        // Rows can only be gathered from what is contiguous, and data needs no tape.
         let tensors = tensors.into_iter().map(|(name, tensor)| Ok((name, tensor.detach().contiguous()?)));
         let tensors = tensors.collect::<Result<_, DataError>>()?;
         Ok(Self { tensors, len: expected as u64, vocab })

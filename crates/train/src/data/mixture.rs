@@ -98,6 +98,9 @@ impl Mixture {
                 problems.push(format!("`{name}` has `weight = {}`; use a number above 0", loader.weight));
             }
         }
+        if loaders.iter().map(|loader| loader.weight).sum::<f64>() == f64::INFINITY {
+            problems.push("the weights add up to infinity; use smaller ones".to_string());
+        }
         match problems.is_empty() {
             true => Ok(Self { loaders, strategy, seed }),
             false => Err(DataError::Mixture(problems.join("; "))),
@@ -122,16 +125,30 @@ impl Mixture {
     /// The batch at the cursor, which then stands behind it; `None` at the end of the epoch, where [`Cursor::next_epoch`] goes on.
     /// After an error the cursor is where it was.
     pub fn next(&self, cursor: &mut Cursor, device: &Device) -> Result<Option<Next>, DataError> {
-        if let Some(problem) = cursor.problem(self.loaders.len()) {
-            return Err(DataError::Cursor(problem));
-        }
+        self.check(cursor)?;
         let Some(Pick { loader, epoch, batch: batch_idx }) = self.pick(cursor) else {
             return Ok(None);
         };
         let batch = self.loaders[loader].batch(epoch, batch_idx, device)?;
-        cursor.taken[loader] += 1;
-        cursor.batch += 1;
+        cursor.taken[loader] = cursor.taken[loader].saturating_add(1);
+        cursor.batch += 1; // below the length of the epoch
         Ok(Some(Next { loader_idx: loader, batch_idx, batch }))
+    }
+
+    fn check(&self, cursor: &Cursor) -> Result<(), DataError> {
+        if let Some(problem) = cursor.problem(self.loaders.len()) {
+            return Err(DataError::Cursor(problem));
+        }
+        for (i, loader) in self.loaders.iter().enumerate() {
+            let (taken, len) = (cursor.taken_this_epoch(i), loader.batches_per_epoch());
+            if self.strategy != Strategy::Weighted && taken > len {
+                let name = &loader.name;
+                return Err(DataError::Cursor(format!(
+                    "it is {taken} batches into `{name}`, which has {len}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     fn pick(&self, cursor: &Cursor) -> Option<Pick> {

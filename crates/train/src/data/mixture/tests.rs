@@ -166,10 +166,11 @@ fn an_epoch_that_is_cut_short_is_followed_by_a_whole_one() {
 #[test]
 fn a_cursor_of_other_data_is_an_error_and_changes_nothing() {
     let mixture = mixture(&SIZES, Strategy::RoundRobin, 3);
-    let mut broken = [Cursor::new(2), mixture.cursor(), mixture.cursor(), mixture.cursor()];
+    let mut broken = [Cursor::new(2), mixture.cursor(), mixture.cursor(), mixture.cursor(), mixture.cursor()];
     broken[1].batch = 3;
     broken[2].begun[1] = 1;
     broken[3].taken = vec![u64::MAX; 4];
+    (broken[4].taken[1], broken[4].batch) = (2, 2); // the second set has one batch
     for cursor in broken {
         let mut after = cursor.clone();
         let error = mixture.next(&mut after, &Device::Cpu).unwrap_err();
@@ -178,6 +179,9 @@ fn a_cursor_of_other_data_is_an_error_and_changes_nothing() {
     }
     let error = mixture.next(&mut Cursor::new(2), &Device::Cpu).unwrap_err().to_string();
     assert!(error.contains("it is of 2 data sets, and there are 4"), "{error}");
+    let mut far = Cursor { epoch: u64::MAX, batch: 0, taken: vec![u64::MAX; 4], begun: vec![u64::MAX; 4] };
+    assert!(mixture.next(&mut far, &Device::Cpu).unwrap().is_some());
+    far.next_epoch(); // no overflow
 }
 
 #[test]
@@ -199,6 +203,8 @@ fn loaders_that_cannot_be_mixed_are_refused_with_all_reasons() {
         assert!(error.contains(part), "{error}");
     }
     assert!(Mixture::new(vec![], Strategy::Weighted, 0).is_err());
+    let heavy = |name: &str| Loader { weight: f64::MAX, ..Loader::new(name, set(), 1) };
+    assert!(Mixture::new(vec![heavy("a"), heavy("b")], Strategy::Weighted, 0).is_err());
 }
 
 #[test]
