@@ -1,1 +1,4 @@
 //! Training: the loop, optimizers, data, configuration, checkpoints and the built-in hooks.
+
+pub mod optim;
+pub mod schedule;
