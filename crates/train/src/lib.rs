@@ -1,3 +1,21 @@
 //! Training: the loop, optimizers, data, configuration, checkpoints and the built-in hooks.
 
+mod checkpoint;
+pub mod config;
 pub mod data;
+mod error;
+mod exact;
+mod interrupt;
+mod model;
+pub mod optim;
+mod progress;
+mod run;
+pub mod schedule;
+mod trainer;
+mod watchdog;
+
+pub use error::TrainError;
+pub use interrupt::Interrupt;
+pub use model::{Evaluation, TrainModel};
+pub use run::Run;
+pub use trainer::{Finished, Settings, StepOutcome, Trainer, get_trainer};
