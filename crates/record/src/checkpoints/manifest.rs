@@ -77,7 +77,7 @@ impl Manifest {
         Self::from_bytes(&bytes, &path)
     }
 
-    fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, CheckpointError> {
+    pub(super) fn from_bytes(bytes: &[u8], path: &Path) -> Result<Self, CheckpointError> {
         let damaged = |problem: String| CheckpointError::damaged(path, problem);
         let value: Value =
             serde_json::from_slice(bytes).map_err(|error| damaged(format!("is not valid JSON: {error}")))?;

@@ -110,14 +110,13 @@ impl CheckpointWriter {
     }
 
     fn publish(&mut self) -> Result<PathBuf, CheckpointError> {
-        let names = (0_u64..).map(|version| match version {
-            0 => self.name.clone(),
-            version => format!("{}-v{version}", self.name),
-        });
-        // A rename may replace an empty directory, so the place has to be looked at as well.
-        let free =
-            names.map(|name| self.checkpoints.join(name)).find(|path| path.symlink_metadata().is_err());
-        let place = free.unwrap_or_else(|| self.checkpoints.join(&self.name));
+        let mut place = self.checkpoints.join(&self.name);
+        let mut version = 0_u64;
+        // A rename may replace an empty directory, so the place has to be looked at.
+        while place.symlink_metadata().is_ok() {
+            version += 1;
+            place = self.checkpoints.join(format!("{}-v{version}", self.name));
+        }
         disk::rename(&self.temporary, &place)
             .map_err(CheckpointError::io("move the checkpoint to", &place))?;
         self.published = true;
