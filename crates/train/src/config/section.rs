@@ -187,7 +187,7 @@ pub(super) fn unknown_key(key: &str, known: Vec<&str>) -> (String, Option<String
 }
 
 /// What serde says, in the words of a configuration file instead of Rust's.
-fn in_words(message: &str) -> String {
+pub(super) fn in_words(message: &str) -> String {
     let (found, expected) = match message.rsplit_once(", expected ") {
         Some((found, expected)) => (found, Some(expected)),
         None => (message, None),
