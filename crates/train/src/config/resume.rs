@@ -1,0 +1,190 @@
+//! What may change when a run is resumed.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::hooks::ids;
+use super::path;
+
+/// These change neither the weights nor the data.
+const FREE: [&str; 9] = [
+    "run",
+    "train.steps",
+    "train.epochs",
+    "train.max_time",
+    "train.log_every",
+    "train.watchdog",
+    "train.debug",
+    "train.keep_checkpoints",
+    "train.checkpoint_every",
+];
+
+/// Hooks that only tell.
+const LOGGING: [&str; 11] = [
+    "activation_stats",
+    "console_log",
+    "csv_log",
+    "gradient_monitor",
+    "json_log",
+    "lr_monitor",
+    "model_summary",
+    "progress",
+    "tensorboard",
+    "throughput",
+    "webhook",
+];
+
+/// What differs between two resolved configurations ([`RunConfig::to_value`](super::RunConfig::to_value)) and may not change when a run
+/// is resumed: each key with its old and its new value. Hooks are named by their ids.
+pub fn resume_differences(old: &Value, new: &Value) -> Vec<String> {
+    let (old, old_order) = leaves(old);
+    let (new, new_order) = leaves(new);
+    let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    let mut differences = Vec::new();
+    for key in keys {
+        let (before, after) = (old.get(key), new.get(key));
+        let is_free = FREE.iter().any(|free| path::is_within(key, free));
+        if !is_free && !before.zip(after).is_some_and(|(before, after)| same(before, after)) {
+            differences.push(format!("{key}: was {}, is {}", shown(before), shown(after)));
+        }
+    }
+    // What was added or removed is told already.
+    let in_both = |order: &[String], others: &[String]| -> Vec<String> {
+        order.iter().filter(|id| others.contains(id)).cloned().collect()
+    };
+    let (before, after) = (in_both(&old_order, &new_order), in_both(&new_order, &old_order));
+    if before != after {
+        differences.push(format!("hooks: the order was {}, is {}", before.join(", "), after.join(", ")));
+    }
+    differences
+}
+
+/// Every value by its path, and the ids of the hooks in order.
+fn leaves(config: &Value) -> (BTreeMap<String, Value>, Vec<String>) {
+    let mut found = BTreeMap::new();
+    let sections = config.as_object().into_iter().flatten();
+    for (key, value) in sections.filter(|(key, _)| *key != "hooks") {
+        gather(value, path::join("", key), &mut found);
+    }
+    let is_logging = |hook: &Value| hook["kind"].as_str().is_some_and(|kind| LOGGING.contains(&kind));
+    let hooks = config["hooks"].as_array().into_iter().flatten();
+    let hooks: Vec<&Value> = hooks.filter(|hook| !is_logging(hook)).collect();
+    let ids = ids(&hooks);
+    for (id, hook) in ids.iter().zip(hooks) {
+        gather(hook, path::join("hooks", id), &mut found);
+    }
+    (found, ids)
+}
+
+fn gather(value: &Value, at: String, found: &mut BTreeMap<String, Value>) {
+    match value {
+        Value::Object(map) if !map.is_empty() => {
+            map.iter().for_each(|(key, value)| gather(value, path::join(&at, key), found));
+        }
+        Value::Array(list) if list.iter().any(Value::is_object) => {
+            let elements = list.iter().enumerate();
+            elements.for_each(|(index, value)| gather(value, path::element(&at, index), found));
+        }
+        // An empty list of data sets is none.
+        Value::Array(list) if list.is_empty() => {}
+        other => {
+            found.insert(at, other.clone());
+        }
+    }
+}
+
+/// `1` and `1.0` are the same.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Number(x), Value::Number(y)) => {
+            a == b || (x.is_f64() || y.is_f64()) && x.as_f64() == y.as_f64()
+        }
+        _ => a == b,
+    }
+}
+
+fn shown(value: Option<&Value>) -> String {
+    value.map_or_else(|| "not set".to_string(), Value::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config() -> Value {
+        json!({
+            "run": {"seed": 1, "dir": "runs"},
+            "model": {"kind": "gpt", "width": 64},
+            "data": {"train": [{"kind": "text", "batch": 8}], "val": []},
+            "train": {"steps": 10, "grad_clip": 1.0, "log_every": 1},
+            "optimizer": [{"kind": "adamw", "lr": 1, "betas": [0.9, 0.99]}],
+            "hooks": [
+                {"kind": "console_log"},
+                {"kind": "early_stopping", "patience": 3},
+                {"kind": "ema", "decay": 0.99},
+                {"kind": "early_stopping", "id": "second", "patience": 5},
+            ],
+        })
+    }
+
+    #[test]
+    fn only_what_leaves_the_training_alone_may_change() {
+        let cases: &[(&str, Value, &[&str])] = &[
+            ("/run/seed", json!(2), &[]),
+            ("/run/name", json!("x"), &[]),
+            ("/train/steps", json!(20), &[]),
+            ("/train/max_time", json!(60), &[]),
+            ("/train/log_every", json!(5), &[]),
+            ("/train/checkpoint_every", json!(5), &[]),
+            ("/optimizer/0/lr", json!(1.0), &[]),
+            ("/hooks/0", json!({"kind": "json_log"}), &[]),
+            ("/train/grad_clip", json!(2.0), &["train.grad_clip: was 1.0, is 2.0"]),
+            ("/train/grad_clip_value", json!(2.0), &["train.grad_clip_value: was not set, is 2.0"]),
+            ("/model/kind", json!("llama"), &["model.kind: was \"gpt\", is \"llama\""]),
+            ("/data/train/0/batch", json!(4), &["data.train[0].batch: was 8, is 4"]),
+            ("/data/val", json!([{"kind": "text"}]), &["data.val[0].kind: was not set, is \"text\""]),
+            (
+                "/optimizer/0/betas",
+                json!([0.9, 0.95]),
+                &["optimizer[0].betas: was [0.9,0.99], is [0.9,0.95]"],
+            ),
+            ("/hooks/1/patience", json!(4), &["hooks.early_stopping.patience: was 3, is 4"]),
+            ("/hooks/3/patience", json!(4), &["hooks.second.patience: was 5, is 4"]),
+            (
+                "/hooks/2",
+                json!({"kind": "progress"}),
+                &["hooks.ema.decay: was 0.99, is not set", "hooks.ema.kind: was \"ema\", is not set"],
+            ),
+            ("/schedule", json!({"kind": "cosine"}), &["schedule.kind: was not set, is \"cosine\""]),
+        ];
+        for (pointer, value, expected) in cases {
+            let mut changed = config();
+            match changed.pointer_mut(pointer) {
+                Some(place) => *place = value.clone(),
+                None => {
+                    let (parent, key) = pointer.rsplit_once('/').unwrap();
+                    changed.pointer_mut(parent).unwrap()[key] = value.clone();
+                }
+            }
+            assert_eq!(resume_differences(&config(), &changed), *expected, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_hooks_matters_but_not_that_of_logging_ones() {
+        let mut changed = config();
+        changed["hooks"].as_array_mut().unwrap().rotate_left(1);
+        assert_eq!(resume_differences(&config(), &changed), Vec::<String>::new());
+        changed["hooks"].as_array_mut().unwrap().swap(0, 1);
+        assert_eq!(
+            resume_differences(&config(), &changed),
+            ["hooks: the order was early_stopping, ema, second, is ema, early_stopping, second"]
+        );
+    }
+}
