@@ -28,6 +28,16 @@ impl<'a> Keys<'a> {
         self.problems
     }
 
+    /// Reports every key that is not one of these. For objects of our own, where an unknown key asks for something newer.
+    pub(super) fn allow_only(&mut self, names: &[&str]) {
+        for name in self.object.keys().filter(|name| !names.contains(&name.as_str())) {
+            let path = self.path;
+            self.problems.add(|| {
+                format!("{} is not known (known: {})", shown(&format!("{path}{name}")), names.join(", "))
+            });
+        }
+    }
+
     /// Takes over the problems of a nested object.
     pub(super) fn absorb(&mut self, nested: Keys<'_>) {
         self.problems.append(nested.problems);
