@@ -9,7 +9,7 @@ use super::{Dropout, Family, NormKind, Positions, TransformerConfig, gpt2, neox,
 use crate::error::shown;
 
 /// More blocks than any model has; a vector this long is still nothing.
-pub(super) const MOST_LAYERS: usize = 10_000;
+pub(crate) const MOST_LAYERS: usize = 10_000;
 
 pub(super) fn read(keys: &mut Keys<'_>, family: Family) -> TransformerConfig {
     match family {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::error::{Problems, shown};
 
 /// No dimension of a real model comes near this, and no product of two overflows.
-pub(super) const LARGEST_SIZE: usize = 1 << 31;
+pub(crate) const LARGEST_SIZE: usize = 1 << 31;
 
 /// The keys of an object. A key may have several spellings; the first one present counts, and null is absent.
 pub(super) struct Keys<'a> {

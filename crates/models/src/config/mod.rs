@@ -19,7 +19,9 @@ use serde_json::Value;
 use tenterhook_nn::ops::{Activation, RopeSpec};
 
 use crate::error::{ConfigError, Problems, nearest, shown};
+pub(crate) use families::MOST_LAYERS;
 use keys::Keys;
+pub(crate) use keys::LARGEST_SIZE;
 pub(crate) use mlp::MLP_MODEL_TYPE;
 pub use mlp::MlpConfig;
 

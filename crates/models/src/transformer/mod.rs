@@ -20,6 +20,7 @@ use tenterhook_nn::{Params, RandomWeights, Scope};
 use crate::config::{NormKind, Positions, TransformerConfig};
 use crate::error::ModelError;
 use crate::files::{ModelFiles, named_tensors, save_model, with_dtype};
+use crate::next_token::next_token_loss;
 use attention::Positioned;
 use block::Block;
 pub use cache::KvCache;
@@ -302,19 +303,6 @@ impl Transformer {
             }
         }
     }
-}
-
-/// The mean cross entropy of every token after the first of its sequence, from logits of the whole sequence.
-pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
-    let count = ids.dim(1)?;
-    if count < 2 {
-        candle_core::bail!("the next-token loss needs at least two tokens per sequence");
-    }
-    // The last token has no next one. Marking it costs nothing; cutting it off would copy the logits, and again in the backward.
-    const NONE: i64 = -100;
-    let next = ids.narrow(1, 1, count - 1)?.to_dtype(DType::I64)?;
-    let none = Tensor::full(NONE, (ids.dim(0)?, 1), ids.device())?;
-    cross_entropy(logits, &Tensor::cat(&[next, none], 1)?, Some(NONE))
 }
 
 /// `[batch, pos]`: the position of every token.
