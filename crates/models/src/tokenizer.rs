@@ -35,6 +35,12 @@ impl Tokenizer {
         self.inner.decode(ids, true).map_err(|error| failure(&self.path, "cannot decode these ids", error))
     }
 
+    /// One more than the largest id: the rows that an embedding needs. Ids may have gaps.
+    pub(crate) fn id_bound(&self) -> usize {
+        let largest = self.inner.get_vocab(true).into_values().max();
+        largest.map_or(0, |id| id as usize + 1)
+    }
+
     /// The number of ids, added tokens included. A model may have rows for more.
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)

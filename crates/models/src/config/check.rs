@@ -6,7 +6,7 @@ use super::{Positions, TransformerConfig};
 use crate::error::{ConfigError, Problems};
 
 /// Ten times the largest model in the world.
-const MOST_PARAMETERS: u128 = 10_u128.pow(13);
+pub(super) const MOST_PARAMETERS: u128 = 10_u128.pow(13);
 
 /// Features that some file of any family may ask for and that would change the numbers.
 pub(super) fn unsupported_everywhere(keys: &mut Keys<'_>) {
@@ -42,7 +42,7 @@ pub(super) fn sizes(config: &TransformerConfig, problems: &mut Problems) {
 }
 
 /// The weights of all matrices. No factor exceeds 2^33, so nothing can overflow here.
-fn parameters(config: &TransformerConfig) -> u128 {
+pub(super) fn parameters(config: &TransformerConfig) -> u128 {
     let [vocab, context, width, layers, mlp_width] =
         [config.vocab, config.context, config.width, config.layers, config.mlp_width]
             .map(|size| size as u128);
@@ -67,12 +67,15 @@ impl TransformerConfig {
             ("heads", self.heads, LARGEST_SIZE),
             ("kv_heads", self.kv_heads, LARGEST_SIZE),
             ("head_dim", self.head_dim, LARGEST_SIZE),
-            ("mlp_width", self.mlp_width, LARGEST_SIZE),
         ];
         for (name, size, largest) in named {
             if size == 0 || size > largest {
                 problems.add(|| format!("`{name}` must be from 1 to {largest}, found {size}"));
             }
+        }
+        if self.mlp_width > LARGEST_SIZE {
+            let found = self.mlp_width;
+            problems.add(|| format!("`mlp_width` must be from 0 (no MLP) to {LARGEST_SIZE}, found {found}"));
         }
         if self.windows.len() != self.layers {
             problems
@@ -98,8 +101,8 @@ impl TransformerConfig {
         if problems.is_empty() { Ok(()) } else { Err(ConfigError { problems }) }
     }
 
-    /// A family has no place for everything: what its `config.json` cannot say would be lost when the model is saved, or was never
-    /// built to begin with.
+    /// A family has no place for everything: what its `config.json` cannot say, not even under the key `tenterhook`, would be lost when
+    /// the model is saved, or was never built to begin with.
     fn check_expressible(&self, problems: &mut Problems) {
         let family = self.family.model_type();
         match Self::from_hf(&self.to_hf()) {

@@ -2,13 +2,14 @@
 
 use tenterhook_nn::ops::Activation;
 
+use super::extras::mlp_width;
 use super::keys::{Keys, LARGEST_SIZE};
 use super::rotary::{self, Head};
 use super::{Dropout, Family, NormKind, Positions, TransformerConfig, gpt2, neox, windows};
 use crate::error::shown;
 
 /// More blocks than any model has; a vector this long is still nothing.
-pub(super) const MOST_LAYERS: usize = 10_000;
+pub(crate) const MOST_LAYERS: usize = 10_000;
 
 pub(super) fn read(keys: &mut Keys<'_>, family: Family) -> TransformerConfig {
     match family {
@@ -180,7 +181,7 @@ fn decoder(keys: &mut Keys<'_>, family: Family, defaults: &Defaults) -> Transfor
         heads,
         kv_heads,
         head_dim,
-        mlp_width: keys.size(&["intermediate_size"], defaults.mlp_width),
+        mlp_width: mlp_width(keys, &["intermediate_size"], defaults.mlp_width),
         norm: NormKind::RmsNorm,
         norm_eps: norm_eps(keys, "rms_norm_eps", defaults.norm_eps),
         norm_weight_offset: 0.0,

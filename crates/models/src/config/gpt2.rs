@@ -1,5 +1,6 @@
 //! GPT-2.
 
+use super::extras::mlp_width;
 use super::families::{MOST_LAYERS, activation, divided, init_std, norm_eps, usual_scale};
 use super::keys::Keys;
 use super::{Dropout, Family, NormKind, Positions, TransformerConfig};
@@ -21,7 +22,7 @@ pub(super) fn read(keys: &mut Keys<'_>) -> TransformerConfig {
         heads,
         kv_heads: heads,
         head_dim,
-        mlp_width: keys.size(&["n_inner"], width.saturating_mul(4)),
+        mlp_width: mlp_width(keys, &["n_inner"], width.saturating_mul(4)),
         norm: NormKind::LayerNorm,
         norm_eps: norm_eps(keys, "layer_norm_epsilon", 1e-5),
         norm_weight_offset: 0.0,

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::error::{Problems, shown};
 
 /// No dimension of a real model comes near this, and no product of two overflows.
-pub(super) const LARGEST_SIZE: usize = 1 << 31;
+pub(crate) const LARGEST_SIZE: usize = 1 << 31;
 
 /// The keys of an object. A key may have several spellings; the first one present counts, and null is absent.
 pub(super) struct Keys<'a> {
@@ -26,6 +26,16 @@ impl<'a> Keys<'a> {
 
     pub(super) fn into_problems(self) -> Problems {
         self.problems
+    }
+
+    /// Reports every key that is not one of these. For objects of our own, where an unknown key asks for something newer.
+    pub(super) fn allow_only(&mut self, names: &[&str]) {
+        for name in self.object.keys().filter(|name| !names.contains(&name.as_str())) {
+            let path = self.path;
+            self.problems.add(|| {
+                format!("{} is not known (known: {})", shown(&format!("{path}{name}")), names.join(", "))
+            });
+        }
     }
 
     /// Takes over the problems of a nested object.

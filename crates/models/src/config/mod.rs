@@ -1,9 +1,11 @@
 //! One description for every supported model, read from and written as a Hugging Face `config.json`.
 
 mod check;
+mod extras;
 mod families;
 mod gpt2;
 mod keys;
+mod mlp;
 mod neox;
 mod rotary;
 mod scratch;
@@ -17,7 +19,11 @@ use serde_json::Value;
 use tenterhook_nn::ops::{Activation, RopeSpec};
 
 use crate::error::{ConfigError, Problems, nearest, shown};
+pub(crate) use families::MOST_LAYERS;
 use keys::Keys;
+pub(crate) use keys::LARGEST_SIZE;
+pub(crate) use mlp::MLP_MODEL_TYPE;
+pub use mlp::MlpConfig;
 
 /// The model families that are read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,7 +136,7 @@ pub struct TransformerConfig {
     pub kv_heads: usize,
     /// Size of one head; not always `width / heads`.
     pub head_dim: usize,
-    /// Size of the hidden layer of the MLP.
+    /// Size of the hidden layer of the MLP; 0 for blocks of attention alone.
     pub mlp_width: usize,
     /// Kind of all norms.
     pub norm: NormKind,
@@ -199,6 +205,11 @@ impl TransformerConfig {
         }
     }
 
+    /// The numbers in all matrices; norms and biases are not counted.
+    pub(crate) fn parameters(&self) -> u128 {
+        check::parameters(self)
+    }
+
     /// Number of values in a row of all heads side by side.
     pub fn attention_width(&self) -> usize {
         self.heads * self.head_dim
@@ -213,7 +224,8 @@ fn read(json: &Value, problems: &mut Problems) -> Option<TransformerConfig> {
     let mut keys = Keys::new(object, "");
     let family = find_family(&mut keys);
     let config = family.map(|family| {
-        let config = families::read(&mut keys, family);
+        let mut config = families::read(&mut keys, family);
+        extras::read(&mut keys, &mut config);
         check::unsupported_everywhere(&mut keys);
         config
     });
@@ -226,12 +238,16 @@ fn read(json: &Value, problems: &mut Problems) -> Option<TransformerConfig> {
 
 fn find_family(keys: &mut Keys<'_>) -> Option<Family> {
     let name = keys.text(&["model_type"], "")?;
-    let family = Family::ALL.into_iter().find(|family| family.model_type() == name);
+    let wanted = extras::family_model_type(name);
+    let family = Family::ALL.into_iter().find(|family| family.model_type() == wanted);
     if family.is_none() {
         let known = Family::ALL.map(Family::model_type);
         keys.problem(|| {
             if name.is_empty() {
                 return format!("`model_type` is missing; it must be one of {}", known.join(", "));
+            }
+            if name == MLP_MODEL_TYPE {
+                return format!("`model_type` `{name}` is no transformer; `Mlp::load` reads it");
             }
             let near = nearest(name, known.into_iter()).map(|near| format!("; did you mean `{near}`?"));
             let known = known.join(", ");

@@ -1,5 +1,6 @@
 //! GPT-NeoX and Pythia.
 
+use super::extras::mlp_width;
 use super::families::{MOST_LAYERS, activation, divided, init_std, norm_eps, usual_scale};
 use super::keys::Keys;
 use super::rotary::{self, Head};
@@ -29,7 +30,7 @@ pub(super) fn read(keys: &mut Keys<'_>) -> TransformerConfig {
         heads,
         kv_heads: heads,
         head_dim,
-        mlp_width: keys.size(&["intermediate_size"], 24576),
+        mlp_width: mlp_width(keys, &["intermediate_size"], 24576),
         norm: NormKind::LayerNorm,
         norm_eps: norm_eps(keys, "layer_norm_eps", 1e-5),
         norm_weight_offset: 0.0,

@@ -3,10 +3,13 @@
 use serde_json::{Value, json};
 use tenterhook_nn::ops::{Activation, RopeScaling};
 
-use super::{Family, Positions, TransformerConfig, rotary};
+use super::{Family, Positions, TransformerConfig, extras, rotary};
 
 impl TransformerConfig {
     /// A `config.json` that `transformers` loads and that [`from_hf`](Self::from_hf) reads back to the same description.
+    ///
+    /// What the family cannot say goes under a key of its own, `tenterhook`. Where that changes the numbers (blocks without an
+    /// MLP), the `model_type` is `tenterhook_llama` and the like, which `transformers` refuses instead of loading another model.
     ///
     /// ```
     /// use tenterhook_models::config::TransformerConfig;
@@ -40,6 +43,7 @@ impl TransformerConfig {
         if let Positions::Rotary(rope) = &self.positions {
             json["rope_parameters"] = rotary::write(rope, self.family, self.head_dim);
         }
+        extras::write(self, &mut json);
         json
     }
 
@@ -136,15 +140,23 @@ impl TransformerConfig {
         json
     }
 
+    /// The family's spelling.
     fn activation_name(&self) -> &'static str {
         match self.activation {
-            Activation::Gelu => "gelu",
             Activation::GeluTanh if self.family == Family::Gpt2 => "gelu_new",
-            Activation::GeluTanh => "gelu_pytorch_tanh",
-            Activation::Silu => "silu",
-            Activation::Relu => "relu",
-            Activation::QuickGelu => "quick_gelu",
+            other => activation_name(other),
         }
+    }
+}
+
+/// What `transformers` calls an activation now; [`Activation::parse`] reads it.
+pub(super) fn activation_name(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gelu",
+        Activation::GeluTanh => "gelu_pytorch_tanh",
+        Activation::Silu => "silu",
+        Activation::Relu => "relu",
+        Activation::QuickGelu => "quick_gelu",
     }
 }
 

@@ -22,10 +22,11 @@ use serde_json::Value;
 
 pub use atomic::check_writable;
 pub(crate) use read::read_bounded;
+pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors};
 pub use weights::FileWeights;
 
-use crate::config::TransformerConfig;
+use crate::config::{Dropout, TransformerConfig};
 use crate::error::ModelError;
 use tensors::TensorFiles;
 
@@ -45,33 +46,65 @@ pub struct ModelFiles {
     pub config: TransformerConfig,
     /// `config.json` as it stands, for copying what has no place in [`TransformerConfig`].
     pub config_json: Value,
-    dir: PathBuf,
-    tensors: Arc<TensorFiles>,
-    tokenizer: Option<PathBuf>,
+    stored: StoredModel,
 }
 
 impl ModelFiles {
     /// Opens a directory.
     pub fn open(dir: &Path) -> Result<Self, ModelError> {
-        let config_path = find_config(dir)?;
-        let config_json: Value = read::read_json(&config_path, LARGEST_CONFIG)?;
-        let config = TransformerConfig::from_hf(&config_json)
-            .map_err(|source| ModelError::Config { path: config_path, source })?;
-        let tensors = Arc::new(open_weights(dir)?);
-        let tokenizer = Some(dir.join(TOKENIZER)).filter(|path| path.is_file());
-        Ok(Self { config, config_json, dir: dir.to_path_buf(), tensors, tokenizer })
+        let (path, config_json) = read_config(dir)?;
+        let config =
+            TransformerConfig::from_hf(&config_json).map_err(|source| ModelError::Config { path, source })?;
+        Ok(Self { config, config_json, stored: StoredModel::open(dir)? })
     }
 
     /// The `tokenizer.json`, if the directory has one.
     pub fn tokenizer(&self) -> Option<&Path> {
-        self.tokenizer.as_deref()
+        self.stored.tokenizer()
+    }
+
+    /// Changes how the model will be trained; both the description and `config.json` say so.
+    pub(crate) fn set_dropout(&mut self, dropout: Dropout) {
+        self.config.dropout = dropout;
+        self.config.write_dropout(&mut self.config_json);
     }
 
     /// The weights as `dtype` (f32, or f64 for gradient checks) on a device, whatever the type they are stored in.
     pub fn weights(&self, dtype: DType, device: &Device) -> FileWeights {
-        let tied = self.config.tied_embeddings;
+        self.stored.weights(self.config.tied_embeddings, dtype, device)
+    }
+}
+
+/// What the directories of all kinds of models have beside `config.json`.
+#[derive(Debug)]
+pub(crate) struct StoredModel {
+    dir: PathBuf,
+    tensors: Arc<TensorFiles>,
+    tokenizer: Option<PathBuf>,
+}
+
+impl StoredModel {
+    pub(crate) fn open(dir: &Path) -> Result<Self, ModelError> {
+        let tensors = Arc::new(open_weights(dir)?);
+        let tokenizer = Some(dir.join(TOKENIZER)).filter(|path| path.is_file());
+        Ok(Self { dir: dir.to_path_buf(), tensors, tokenizer })
+    }
+
+    pub(crate) fn tokenizer(&self) -> Option<&Path> {
+        self.tokenizer.as_deref()
+    }
+
+    /// `tied` says that a head among the weights may repeat the embedding.
+    pub(crate) fn weights(&self, tied: bool, dtype: DType, device: &Device) -> FileWeights {
         FileWeights::new(self.dir.clone(), self.tensors.clone(), tied, dtype, device.clone())
     }
+}
+
+/// The `config.json` of a model directory, and where it is.
+pub(crate) fn read_config(dir: &Path) -> Result<(PathBuf, Value), ModelError> {
+    let path = find_config(dir)?;
+    let json = read::read_json(&path, LARGEST_CONFIG)?;
+    Ok((path, json))
 }
 
 fn not_a_model(dir: &Path, problem: impl Into<String>) -> ModelError {

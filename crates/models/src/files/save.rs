@@ -6,9 +6,10 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::Value;
+use tenterhook_nn::Params;
 
 use super::atomic::{PendingFile, sync_directory, text};
 use super::convert::{stored_type, write_tensor};
@@ -47,6 +48,22 @@ pub fn save_model(
     pending.push(PendingFile::write(dir.join(CONFIG), text(config.as_bytes()))?);
     pending.into_iter().try_for_each(PendingFile::publish)?;
     sync_directory(dir)
+}
+
+/// The parameters of a model as they are written.
+pub(crate) fn named_tensors(params: &Params) -> Vec<(String, Tensor)> {
+    params.iter().map(|param| (param.name().to_string(), param.value().clone())).collect()
+}
+
+/// A `config.json` that names the type of the weights. They may have been converted since they were read, and `transformers` loads them
+/// as what stands here.
+pub(crate) fn with_dtype(mut config_json: Value, dtype: DType) -> Value {
+    let key = if config_json.get("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
+    config_json[key] = match dtype {
+        DType::F64 => "float64".into(),
+        _ => "float32".into(),
+    };
+    config_json
 }
 
 /// Writes tensors as one safetensors file, which is the old one or the whole new one at every moment.

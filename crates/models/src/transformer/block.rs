@@ -11,7 +11,7 @@ use super::mlp::Mlp;
 use super::names::Names;
 use crate::config::TransformerConfig;
 
-/// Attention and MLP, each read from the residual stream through a norm and added back to it.
+/// Attention and, unless the model is of attention alone, an MLP, each read from the residual stream through a norm and added back to it.
 pub(super) struct Block {
     resid_pre: PointId,
     ln1: Norm,
@@ -20,15 +20,22 @@ pub(super) struct Block {
     ln1_post: Option<Norm>,
     /// The attention module's output.
     attn_out: PointId,
-    /// None where attention and MLP read the same stream.
+    /// None where attention and MLP read the same stream, and where there is no MLP.
     resid_mid: Option<PointId>,
-    ln2: Norm,
-    mlp: Mlp,
-    ln2_post: Option<Norm>,
-    mlp_out: PointId,
+    /// None in models of attention alone.
+    mlp: Option<MlpBranch>,
     resid_post: PointId,
     residual_dropout: f64,
     path: String,
+}
+
+/// What reads the stream after attention.
+struct MlpBranch {
+    norm: Norm,
+    mlp: Mlp,
+    /// The module's output.
+    output: PointId,
+    post_norm: Option<Norm>,
 }
 
 impl Block {
@@ -77,18 +84,24 @@ impl Block {
         attn_scope.layer(Some(attn_in), Some(attn_out))?;
         let ln1_post = post_norm(names.ln1_post, attn_post)?;
 
-        let resid_mid = (!config.parallel_residual).then(|| stream("hook_resid_mid")).transpose()?;
-        let mlp_scope = scope.pp(names.mlp_path);
-        let ln2_in = Point::new(format!("{name}.hook_mlp_in"), "batch pos d_model")
-            .alias(format!("{name}.ln2.hook_in"));
-        let ln2_in = scope.point(ln2_in)?;
-        let ln2_inside = norm_points("ln2")?;
-        let mlp_in = stream("ln2.hook_out")?;
-        let ln2 = Norm::new(&scope.pp(names.ln2), spec, Some(ln2_in), Some(ln2_inside), Some(mlp_in))?;
-        let mlp = Mlp::new(&mlp_scope, config, names, &name, mlp_in)?;
-        let (mlp_out, mlp_post) = branch("mlp", "ln2_post")?;
-        mlp_scope.layer(Some(mlp_in), Some(mlp_out))?;
-        let ln2_post = post_norm(names.ln2_post, mlp_post)?;
+        let resid_mid = (config.mlp_width > 0 && !config.parallel_residual)
+            .then(|| stream("hook_resid_mid"))
+            .transpose()?;
+        let mlp_branch = || {
+            let mlp_scope = scope.pp(names.mlp_path);
+            let input = Point::new(format!("{name}.hook_mlp_in"), "batch pos d_model")
+                .alias(format!("{name}.ln2.hook_in"));
+            let input = scope.point(input)?;
+            let inside = norm_points("ln2")?;
+            let mlp_in = stream("ln2.hook_out")?;
+            let norm = Norm::new(&scope.pp(names.ln2), spec, Some(input), Some(inside), Some(mlp_in))?;
+            let mlp = Mlp::new(&mlp_scope, config, names, &name, mlp_in)?;
+            let (output, post) = branch("mlp", "ln2_post")?;
+            mlp_scope.layer(Some(mlp_in), Some(output))?;
+            let post_norm = post_norm(names.ln2_post, post)?;
+            Ok::<_, candle_core::Error>(MlpBranch { norm, mlp, output, post_norm })
+        };
+        let mlp = (config.mlp_width > 0).then(mlp_branch).transpose()?;
 
         let resid_post = stream("hook_resid_post")?;
         scope.block_layer(resid_pre, resid_post)?;
@@ -99,10 +112,7 @@ impl Block {
             ln1_post,
             attn_out,
             resid_mid,
-            ln2,
             mlp,
-            ln2_post,
-            mlp_out,
             resid_post,
             residual_dropout: config.dropout.residual,
             path: scope.path().to_string(),
@@ -112,14 +122,15 @@ impl Block {
     pub(super) fn forward(&self, x: Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
         let x = pass.tap(self.resid_pre, x)?;
         let attn_out = self.attention_branch(&x, positioned, pass)?;
-        let y = match self.resid_mid {
-            Some(point) => {
+        let y = match (&self.mlp, self.resid_mid) {
+            (None, _) => (&x + attn_out)?,
+            (Some(mlp), Some(point)) => {
                 let mid = pass.tap(point, (&x + attn_out)?)?;
-                let mlp_out = self.mlp_branch(&mid, pass)?;
+                let mlp_out = self.mlp_branch(mlp, &mid, pass)?;
                 (mid + mlp_out)?
             }
-            None => {
-                let mlp_out = self.mlp_branch(&x, pass)?;
+            (Some(mlp), None) => {
+                let mlp_out = self.mlp_branch(mlp, &x, pass)?;
                 ((&x + attn_out)? + mlp_out)?
             }
         };
@@ -134,11 +145,11 @@ impl Block {
         post(&self.ln1_post, y, pass)
     }
 
-    fn mlp_branch(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let normed = self.ln2.forward(x, pass)?;
-        let y = self.drop(self.mlp.forward(&normed, pass)?, "mlp", pass)?;
-        let y = pass.tap_output(self.mlp_out, &normed, y)?;
-        post(&self.ln2_post, y, pass)
+    fn mlp_branch(&self, branch: &MlpBranch, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        let normed = branch.norm.forward(x, pass)?;
+        let y = self.drop(branch.mlp.forward(&normed, pass)?, "mlp", pass)?;
+        let y = pass.tap_output(branch.output, &normed, y)?;
+        post(&branch.post_norm, y, pass)
     }
 
     fn drop(&self, y: Tensor, branch: &str, pass: &Pass) -> Result<Tensor> {

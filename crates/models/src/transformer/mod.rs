@@ -7,7 +7,7 @@ mod mlp;
 mod names;
 mod split_input;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -19,7 +19,8 @@ use tenterhook_nn::{Params, RandomWeights, Scope};
 
 use crate::config::{NormKind, Positions, TransformerConfig};
 use crate::error::ModelError;
-use crate::files::{ModelFiles, save_model};
+use crate::files::{ModelFiles, named_tensors, save_model, with_dtype};
+use crate::next_token::next_token_loss;
 use attention::Positioned;
 use block::Block;
 pub use cache::KvCache;
@@ -46,6 +47,7 @@ pub struct Transformer {
     config: TransformerConfig,
     /// The `config.json` it was read from, or one made for it: written back when it is saved.
     config_json: Value,
+    tokenizer: Option<PathBuf>,
     points: Arc<PointTable>,
     params: Params,
     embed: Embedding,
@@ -70,7 +72,8 @@ impl Transformer {
         let mut weights = files.weights(dtype, device);
         let scope = Scope::new(&mut weights, dtype, device);
         let built = Self::build(files.config.clone(), files.config_json.clone(), scope);
-        weights.finish_with(built)
+        let model = weights.finish_with(built)?;
+        Ok(Self { tokenizer: files.tokenizer().map(Path::to_path_buf), ..model })
     }
 
     /// The points of the model in a directory, and how many parameters it has, without reading a weight. The directory is checked
@@ -138,21 +141,40 @@ impl Transformer {
             }
         };
         let (points, params) = scope.finish();
-        Ok(Self { config, config_json, points, params, embed, positions, blocks, final_norm, head })
+        let tokenizer = None;
+        Ok(Self {
+            config,
+            config_json,
+            tokenizer,
+            points,
+            params,
+            embed,
+            positions,
+            blocks,
+            final_norm,
+            head,
+        })
     }
 
     /// Writes a directory that `transformers` loads: `config.json`, `model.safetensors` and, when given, the tokenizer.
+    ///
+    /// A model without MLPs has no counterpart there: it is written as one that `transformers` refuses and [`load`](Self::load) reads.
     pub fn save(&self, dir: &Path, tokenizer: Option<&Path>) -> std::result::Result<(), ModelError> {
-        let tensors: Vec<(String, Tensor)> =
-            self.params.iter().map(|param| (param.name().to_string(), param.value().clone())).collect();
-        let mut config = self.config_json.clone();
-        // The weights may have been converted since they were read, and `transformers` loads them as what is written here.
-        let key = if config.get("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
-        config[key] = match self.embed.weight().value().dtype() {
-            DType::F64 => "float64".into(),
-            _ => "float32".into(),
-        };
-        save_model(dir, &config, &tensors, tokenizer)
+        save_model(dir, &self.config_json(), &named_tensors(&self.params), tokenizer)
+    }
+
+    /// What [`save`](Self::save) writes as `config.json`: the one it was read from or one made for it, with the type of its weights.
+    pub fn config_json(&self) -> Value {
+        with_dtype(self.config_json.clone(), self.embed.weight().value().dtype())
+    }
+
+    /// The `tokenizer.json` it came with.
+    pub fn tokenizer(&self) -> Option<&Path> {
+        self.tokenizer.as_deref()
+    }
+
+    pub(crate) fn set_tokenizer(&mut self, path: PathBuf) {
+        self.tokenizer = Some(path);
     }
 
     /// The description it was built from.
@@ -283,19 +305,6 @@ impl Transformer {
     }
 }
 
-/// The mean cross entropy of every token after the first of its sequence, from logits of the whole sequence.
-pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
-    let count = ids.dim(1)?;
-    if count < 2 {
-        candle_core::bail!("the next-token loss needs at least two tokens per sequence");
-    }
-    // The last token has no next one. Marking it costs nothing; cutting it off would copy the logits, and again in the backward.
-    const NONE: i64 = -100;
-    let next = ids.narrow(1, 1, count - 1)?.to_dtype(DType::I64)?;
-    let none = Tensor::full(NONE, (ids.dim(0)?, 1), ids.device())?;
-    cross_entropy(logits, &Tensor::cat(&[next, none], 1)?, Some(NONE))
-}
-
 /// `[batch, pos]`: the position of every token.
 fn position_ids(ids: &Tensor, first: usize) -> Result<Tensor> {
     let (batch, count) = ids.dims2()?;
@@ -315,6 +324,7 @@ impl TransformerConfig {
 
     /// New projections into the stream begin smaller, by the number of them, so that the stream does not grow with depth.
     pub(crate) fn residual_std(&self) -> f64 {
-        self.init_std / (2.0 * self.layers.max(1) as f64).sqrt()
+        let per_block = if self.mlp_width == 0 { 1.0 } else { 2.0 };
+        self.init_std / (per_block * self.layers.max(1) as f64).sqrt()
     }
 }

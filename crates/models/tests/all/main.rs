@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attention_only;
 mod cached;
 mod composed;
+mod mlp;
 mod reference;
 mod saving;
 mod support;

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
-use tenterhook_hooks::{HookManager, PassSetup, Retention, hook_fn};
+use tenterhook_hooks::{HookManager, Pass, PassSetup, Retention, hook_fn};
 use tenterhook_models::Transformer;
+use tenterhook_nn::{Params, backward};
 
 /// Every family in `tests/data`.
 pub(crate) fn families() -> Vec<String> {
@@ -99,4 +100,35 @@ pub(crate) fn captured(hooks: &HookManager, id: &str) -> BTreeMap<String, Tensor
 
 pub(crate) fn eval() -> PassSetup {
     PassSetup::eval(0)
+}
+
+/// The gradient of a few elements of every parameter in f64, against central differences.
+pub(crate) fn check_gradients(params: &Params, loss: impl Fn(&Pass) -> Tensor) {
+    let grads = backward(&loss(&Pass::silent(PassSetup::train(0))), params, None).unwrap();
+    for param in params.iter() {
+        let start: Vec<f64> = param.value().flatten_all().unwrap().to_vec1().unwrap();
+        let grad: Vec<f64> = grads.get(param.name()).unwrap().flatten_all().unwrap().to_vec1().unwrap();
+        let largest = grad.iter().fold(1e-3f64, |largest, g| largest.max(g.abs()));
+        let shape = param.value().shape().clone();
+        let loss_with = |at: usize, value: f64| {
+            let mut moved = start.clone();
+            moved[at] = value;
+            param.var().set(&Tensor::from_vec(moved, shape.clone(), &Device::Cpu).unwrap()).unwrap();
+            loss(&Pass::default()).to_scalar::<f64>().unwrap()
+        };
+        // A few elements spread over the parameter.
+        for at in (0..start.len()).step_by(start.len().div_ceil(5)) {
+            let step = 1e-4;
+            let difference =
+                |k: f64| loss_with(at, start[at] + k * step) - loss_with(at, start[at] - k * step);
+            let slope = (8.0 * difference(1.0) - difference(2.0)) / (12.0 * step);
+            assert!(
+                (slope - grad[at]).abs() <= 1e-6 * largest,
+                "{} [{at}]: {} against {slope}",
+                param.name(),
+                grad[at]
+            );
+        }
+        param.var().set(&Tensor::from_vec(start, shape, &Device::Cpu).unwrap()).unwrap();
+    }
 }

@@ -6,6 +6,8 @@ use tenterhook_models::Transformer;
 use tenterhook_models::config::TransformerConfig;
 use tenterhook_nn::{GradBuffers, backward, check_coverage};
 
+use crate::support::check_gradients;
+
 fn tiny() -> (Transformer, Tensor) {
     let config = TransformerConfig::gpt2(17, 16, 16, 2, 2);
     let model = Transformer::init(config, 3, DType::F32, &Device::Cpu).unwrap();
@@ -81,34 +83,7 @@ fn p15_whole_models_pass_a_finite_difference_check() {
             Transformer::init(TransformerConfig { init_std: 0.3, ..config }, 5, DType::F64, &Device::Cpu)
                 .unwrap();
         let ids = Tensor::new(&[[1u32, 7, 3, 3, 9], [2, 2, 8, 0, 4]], &Device::Cpu).unwrap();
-        let loss = |pass: &Pass| model.next_token_loss(&ids, pass).unwrap();
-        let grads = backward(&loss(&Pass::silent(PassSetup::train(0))), model.params(), None).unwrap();
-        for param in model.params().iter() {
-            let start: Vec<f64> = param.value().flatten_all().unwrap().to_vec1().unwrap();
-            let grad: Vec<f64> = grads.get(param.name()).unwrap().flatten_all().unwrap().to_vec1().unwrap();
-            let largest = grad.iter().fold(1e-3f64, |largest, g| largest.max(g.abs()));
-            let shape = param.value().shape().clone();
-            let loss_with = |at: usize, value: f64| {
-                let mut moved = start.clone();
-                moved[at] = value;
-                param.var().set(&Tensor::from_vec(moved, shape.clone(), &Device::Cpu).unwrap()).unwrap();
-                loss(&Pass::default()).to_scalar::<f64>().unwrap()
-            };
-            // A few elements spread over the parameter.
-            for at in (0..start.len()).step_by(start.len().div_ceil(5)) {
-                let step = 1e-4;
-                let difference =
-                    |k: f64| loss_with(at, start[at] + k * step) - loss_with(at, start[at] - k * step);
-                let slope = (8.0 * difference(1.0) - difference(2.0)) / (12.0 * step);
-                assert!(
-                    (slope - grad[at]).abs() <= 1e-6 * largest,
-                    "{} [{at}]: {} against {slope}",
-                    param.name(),
-                    grad[at]
-                );
-            }
-            param.var().set(&Tensor::from_vec(start, shape, &Device::Cpu).unwrap()).unwrap();
-        }
+        check_gradients(model.params(), |pass| model.next_token_loss(&ids, pass).unwrap());
     }
 }
 
