@@ -4,9 +4,9 @@ mod read;
 mod saver;
 mod snapshot;
 
-pub(crate) use read::{Loaded, read};
+pub(crate) use read::read;
 pub(crate) use saver::Saver;
-pub(crate) use snapshot::{Snapshot, Weights};
+pub(crate) use snapshot::{Snapshot, State, Weights};
 
 /// The version of `state.json`.
 const STATE_FORMAT: u64 = 1;

@@ -21,6 +21,12 @@ pub(super) struct Written {
     result: Result<(), String>,
 }
 
+impl Written {
+    pub(super) fn into_result(self) -> Result<(), String> {
+        self.result
+    }
+}
+
 impl Trainer {
     /// Does what hooks asked for, and saves when it is time to.
     pub(super) fn settle(&mut self) -> Result<(), TrainError> {

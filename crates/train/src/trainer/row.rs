@@ -1,6 +1,6 @@
 //! What is logged, and the state that hooks read.
 
-use tenterhook_hooks::{Event, GroupInfo, Metrics, MetricsRow, OptimizerInfo};
+use tenterhook_hooks::{Event, GroupInfo, Metrics, MetricsRow, OptimizerInfo, RunStatus};
 
 use super::{StepOutcome, Trainer};
 use crate::error::TrainError;
@@ -51,6 +51,15 @@ impl Trainer {
             run.log(&row)?;
         }
         self.fire(Event::Metrics(&row))
+    }
+
+    /// Writes how the run ended, and what every hook did.
+    pub(super) fn close_record(&mut self, status: RunStatus, reason: Option<String>) -> Result<(), TrainError> {
+        let receipts = serde_json::to_value(self.hooks.list_hooks()).unwrap_or_default();
+        match &mut self.run {
+            Some(run) => run.close(status, reason, self.progress.step, &receipts),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn remember(&mut self, metrics: &Metrics) {
