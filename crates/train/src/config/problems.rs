@@ -9,6 +9,9 @@ use super::path;
 /// How many problems are shown; who has more made one mistake many times.
 const SHOWN: usize = 50;
 
+/// Characters of a message.
+const LONGEST: usize = 500;
+
 /// Where a value was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Line {
@@ -84,7 +87,12 @@ impl Problems {
         }
     }
 
-    pub(super) fn put(&mut self, problem: Problem) {
+    pub(super) fn put(&mut self, mut problem: Problem) {
+        // Messages quote values, and a value can be as long as the file.
+        if let Some((end, _)) = problem.message.char_indices().nth(LONGEST) {
+            problem.message.truncate(end);
+            problem.message.push_str("...");
+        }
         if !self.list.contains(&problem) {
             let after = |other: &Problem| Self::order(other) <= Self::order(&problem);
             self.list.insert(self.list.partition_point(after), problem);
@@ -189,6 +197,13 @@ mod tests {
              config.toml:10: train.steps: zero\n\
              --set: run.seed: negative"
         );
+    }
+
+    #[test]
+    fn long_messages_are_cut() {
+        let mut problems = problems();
+        problems.add("train", "ü".repeat(501));
+        assert_eq!(problems.to_string(), format!("config.toml:3: train: {}...", "ü".repeat(500)));
     }
 
     #[test]

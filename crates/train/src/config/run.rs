@@ -254,10 +254,9 @@ fn check_names(hooks: &[Section], problems: &mut Problems) {
                 problems.add(path::join(&hook.path, "kind"), "must be a text, such as \"console_log\"")
             }
         }
-        if let Some(id) = hook.value.get("id").and_then(Value::as_str) {
-            if !seen.insert(id) {
-                problems.add(path::join(&hook.path, "id"), format!("another hook has the id `{id}`"));
-            }
+        let id = hook.value.get("id").and_then(Value::as_str);
+        if let Some(id) = id.filter(|id| !seen.insert(*id)) {
+            problems.add(path::join(&hook.path, "id"), format!("another hook has the id `{id}`"));
         }
     }
 }

@@ -48,10 +48,10 @@ pub fn schema(parts: SubSchemas, registry: &HookRegistry) -> Value {
         "$defs": {"data": parts.data, "optimizer": parts.optimizer, "hook": {"oneOf": kinds}},
     });
     // Types that contain themselves cannot be written out; selectors are the one that hooks have.
-    let mut shared = Map::from_iter([("Selector".to_string(), schema_of::<Selector>())]);
+    let mut shared = Map::new();
+    lift(&mut schema_of::<Vec<Selector>>(), &mut shared);
     lift(&mut whole["properties"], &mut shared);
     lift(&mut whole["$defs"], &mut shared);
-    shared.values_mut().for_each(|schema| lift(schema, &mut Map::new()));
     if let Some(own) = whole["$defs"].as_object_mut() {
         own.extend(shared);
     }
@@ -81,8 +81,9 @@ fn lift(value: &mut Value, shared: &mut Map<String, Value>) {
 fn open_unknown(value: &mut Value, names: &[String]) {
     match value {
         Value::Object(map) => {
-            let target = map.get("$ref").and_then(Value::as_str).and_then(|to| to.strip_prefix(DEFINITIONS));
-            if target.is_some_and(|name| !names.iter().any(|known| known == name)) {
+            let is_known =
+                |to: &str| to.strip_prefix(DEFINITIONS).is_some_and(|to| names.iter().any(|name| name == to));
+            if map.get("$ref").and_then(Value::as_str).is_some_and(|to| !is_known(to)) {
                 map.remove("$ref");
             }
             map.values_mut().for_each(|inner| open_unknown(inner, names));
@@ -127,7 +128,8 @@ mod tests {
     #[test]
     fn the_schema_has_every_section_key_and_hook() {
         let any = || json!({"type": "object"});
-        let parts = SubSchemas { model: any(), data: any(), optimizer: any(), schedule: any() };
+        let recursive = json!({"properties": {"inner": {"$ref": "#"}, "other": {"$ref": "#/$defs/Other"}}, "$defs": {"Other": {}}});
+        let parts = SubSchemas { model: recursive, data: any(), optimizer: any(), schedule: any() };
         let schema = schema(parts, &HookRegistry::standard());
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
         for section in ["run", "train", "hooks_config"] {
@@ -151,6 +153,7 @@ mod tests {
         let lists = &schema["$defs"]["Selector"]["anyOf"][2];
         assert_eq!(lists["items"]["$ref"], "#/$defs/Selector", "{}", schema["$defs"]["Selector"]);
         let text = schema.to_string();
+        assert!(!text.contains("\"#\""));
         for name in text.split("#/$defs/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
             assert!(schema["$defs"][name].is_object(), "{name}");
         }

@@ -100,6 +100,10 @@ impl Walk<'_> {
                     }
                     self.steps.pop();
                 }
+                // serde would take the elements as the values of the keys, in order.
+                None if Shape::of(schema, &Map::new()).is_some() => {
+                    self.wrong(at.to_string(), "is a list, expected a table".to_string(), None);
+                }
                 None => self.single(schema, value, at),
             },
             _ => self.single(schema, value, at),

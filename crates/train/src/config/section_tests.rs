@@ -117,6 +117,7 @@ fn a_wrong_kind_is_told_with_the_others() {
 fn a_section_that_is_no_table_is_refused() {
     let mut problems = Problems::default();
     assert_eq!(read_section::<Kitchen>(&serde_json::json!([1]), "kitchen", &mut problems), None);
+    check("name = 'a'\noven = [1.5, 3]\n", &["line 2: oven: is a list, expected a table"]);
     assert_eq!(problems.len(), 1);
     assert!(problems.to_string().starts_with("kitchen: "), "{problems}");
 }
