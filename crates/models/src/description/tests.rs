@@ -254,26 +254,31 @@ fn any_description() -> impl Strategy<Value = ModelDescription> {
         ),
         prop::option::weighted(0.2, 0.5..1e6f64),
     );
-    (prop::sample::select(kinds.to_vec()), sizes, more).prop_map(|(kind, sizes, more)| {
-        let (vocab, context, d_model, n_heads, n_layers, d_mlp) = sizes;
-        let (n_kv_heads, dropout, tied, activation, rope_theta) = more;
-        let n_heads = n_heads.filter(|_| kind != ModelKind::Mlp);
-        ModelDescription {
-            kind: Some(kind),
-            vocab,
-            context,
-            d_model,
-            n_heads,
-            n_kv_heads,
-            n_layers,
-            d_mlp,
-            dropout,
-            activation,
-            tied,
-            rope_theta,
-            ..Default::default()
-        }
-    })
+    // Left to chance, heads rarely divide the width.
+    (prop::sample::select(kinds.to_vec()), sizes, more, any::<bool>()).prop_map(
+        |(kind, sizes, more, divided)| {
+            let (vocab, context, d_model, n_heads, n_layers, d_mlp) = sizes;
+            let (n_kv_heads, dropout, tied, activation, rope_theta) = more;
+            let n_heads = n_heads.filter(|_| kind != ModelKind::Mlp);
+            let d_model =
+                d_model.map(|d_model| if divided { 2 * d_model * n_heads.unwrap_or(1) } else { d_model });
+            ModelDescription {
+                kind: Some(kind),
+                vocab,
+                context,
+                d_model,
+                n_heads,
+                n_kv_heads,
+                n_layers,
+                d_mlp,
+                dropout,
+                activation,
+                tied,
+                rope_theta,
+                ..Default::default()
+            }
+        },
+    )
 }
 
 proptest! {
