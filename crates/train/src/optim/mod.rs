@@ -5,8 +5,8 @@
 //! # use tenterhook_nn::{Init, RandomWeights, Scope};
 //! use tenterhook_train::optim::{Clip, Kind, Optimizer, OptimizerConfig, grad_norms};
 //!
-//! # let scope = Scope::new(RandomWeights::new(0), DType::F32, &Device::Cpu);
-//! # scope.param("weight", &[4, 4], Init::Normal(0.02))?;
+//! # let scope = Scope::new(RandomWeights { seed: 0 }, DType::F32, &Device::Cpu);
+//! # scope.param("weight", &[4, 4], Init::Normal { std: 0.02 })?;
 //! # let (_, params) = scope.finish();
 //! # let grads = params.iter().map(|p| (p.name().to_string(), p.value().ones_like().unwrap())).collect();
 //! let mut optimizers = Optimizer::build(&[OptimizerConfig::new(Kind::AdamW, 1e-3)], &params, false)?;
