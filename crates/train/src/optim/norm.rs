@@ -122,6 +122,21 @@ impl Clip {
     }
 }
 
+impl Clip {
+    /// The norm that gradients with these norms have after clipping; `None` when nothing is ever clipped.
+    pub fn norm_after(self, norms: &Norms, grads: &NamedGrads) -> Result<Option<f64>> {
+        match self {
+            Clip::None => Ok(None),
+            Clip::Norm(max) => Ok(Some(norms.total * clip_scale(norms.total, max))),
+            Clip::Value(max) => {
+                let clamped = grads.iter().map(|(name, grad)| Ok((name.to_string(), grad.clamp(-max, max)?)));
+                let clamped: Vec<(String, Tensor)> = clamped.collect::<Result<_>>()?;
+                Ok(Some(grad_norms(&clamped.into_iter().collect())?.total))
+            }
+        }
+    }
+}
+
 /// What gradients are multiplied with so that their norm is at most `max_norm`, as `torch.nn.utils.clip_grad_norm_` has it. NaN stays
 /// NaN.
 pub fn clip_scale(total: f64, max_norm: f64) -> f64 {

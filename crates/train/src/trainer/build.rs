@@ -8,7 +8,7 @@ use tenterhook_hooks::{HookManager, ParamInfo, PassSetup, TrainState};
 use tenterhook_nn::GradBuffers;
 
 use super::Trainer;
-use crate::config::{OnCheckpointFailure, OnNonFinite, ValidateEvery};
+use crate::config::{OnCheckpointFailure, OnNonFinite, TrainSection, ValidateEvery};
 use crate::data::{Loader, Mixture};
 use crate::error::TrainError;
 use crate::interrupt::Interrupt;
@@ -30,6 +30,8 @@ pub struct Settings {
     pub total_epochs: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
+    /// Whether to validate once before the first step.
+    pub validate_first: bool,
     /// At most so many batches of every validation set.
     pub validate_batches: Option<u64>,
     /// A checkpoint to go on from after every so many steps.
@@ -62,6 +64,7 @@ impl Settings {
             total_steps,
             total_epochs: None,
             validate_every: None,
+            validate_first: false,
             validate_batches: None,
             checkpoint_every: None,
             keep_checkpoints: 2,
@@ -74,6 +77,41 @@ impl Settings {
             log_every: 1,
             watchdog: Some(Duration::from_secs(60)),
         }
+    }
+
+    /// What a configuration says, for this data.
+    pub fn from_config(section: &TrainSection, seed: u64, data: &Mixture) -> Self {
+        let clip = match (section.grad_clip, section.grad_clip_value) {
+            (Some(norm), _) => Clip::Norm(norm),
+            (None, Some(value)) => Clip::Value(value),
+            (None, None) => Clip::None,
+        };
+        let mut settings = Self {
+            seed,
+            validate_every: section.validate_every,
+            validate_first: section.validate_first,
+            validate_batches: section.validate_batches,
+            checkpoint_every: section.checkpoint_every,
+            keep_checkpoints: usize::try_from(section.keep_checkpoints).unwrap_or(usize::MAX),
+            async_checkpoints: section.async_checkpoints,
+            on_checkpoint_failure: section.on_checkpoint_failure,
+            clip,
+            grad_accumulation: section.grad_accumulation,
+            on_non_finite: section.on_non_finite,
+            max_skipped: section.max_skipped,
+            log_every: section.log_every,
+            watchdog: (section.watchdog > 0).then(|| Duration::from_secs(section.watchdog)),
+            ..Self::steps(section.steps.unwrap_or(0))
+        };
+        if let Some(epochs) = section.epochs {
+            settings.set_epochs(epochs, data);
+        }
+        if section.fast_dev_run.is_on() {
+            let few = section.fast_dev_run.batches;
+            settings.total_steps = settings.total_steps.min(few);
+            settings.validate_batches = Some(settings.validate_batches.map_or(few, |most| most.min(few)));
+        }
+        settings
     }
 
     /// So many passes over the data, and the defaults for the rest.

@@ -115,7 +115,11 @@ impl Trainer {
         }
         self.begin_events();
         self.progress.epoch_over = false;
-        self.progress.stage = Stage::Step;
+        let first = self.settings.validate_first && self.progress.step == 0 && !self.validation.is_empty();
+        self.progress.stage = match first && self.progress.validated_at.is_none() {
+            true => Stage::Validate,
+            false => Stage::Step,
+        };
         self.fire(Event::EpochStart(self.progress.cursor.epoch))
     }
 

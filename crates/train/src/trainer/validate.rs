@@ -21,7 +21,7 @@ impl Trainer {
         let due = match self.settings.validate_every {
             Some(ValidateEvery::Steps(n)) => self.progress.step.is_multiple_of(n),
             Some(ValidateEvery::Epoch) => self.progress.epoch_over,
-            None => false,
+            None => self.steps_are_done(),
         };
         (asked || due) && self.progress.validated_at != Some(self.progress.step)
     }
