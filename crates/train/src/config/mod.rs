@@ -28,7 +28,7 @@ pub use resume::resume_differences;
 pub use run::{DataSection, RunConfig, RunSection, Section};
 pub use schema::{SubSchemas, schema};
 pub use section::{read_section, schema_of};
-pub use train::{LoaderStrategy, OnCheckpointFailure, OnNonFinite, TrainSection};
+pub use train::{OnCheckpointFailure, OnNonFinite, TrainSection};
 
 /// A configuration that runs as it is: every key with its default, and what it is for.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");

@@ -164,6 +164,28 @@ impl RunConfig {
     }
 }
 
+impl RunConfig {
+    /// The sections of a document that cannot be read as a whole, so that their owners may check them all the same: what is broken has its
+    /// default, a model that is not there is null.
+    pub fn lenient(document: &Document) -> Self {
+        let (empty, mut unheard) = (Map::new(), Problems::default());
+        let root = document.value().as_object().unwrap_or(&empty);
+        let nothing = Section { path: "model".to_string(), value: Value::Null };
+        let mut hooks = list(root.get("hooks"), "hooks", &mut unheard);
+        let config: Option<HooksConfig> = typed(root, "hooks_config", &mut unheard);
+        hooks.extend(config.iter().flat_map(|config| config.expand("hooks_config", &mut unheard)).collect::<Vec<_>>());
+        Self {
+            run: typed(root, "run", &mut unheard).unwrap_or_default(),
+            model: table(root, "model", &mut unheard).unwrap_or(nothing),
+            data: data(root, &mut unheard),
+            train: typed(root, "train", &mut unheard).unwrap_or_default(),
+            optimizer: list(root.get("optimizer"), "optimizer", &mut unheard),
+            schedule: table(root, "schedule", &mut unheard),
+            hooks,
+        }
+    }
+}
+
 fn typed<T: DeserializeOwned + JsonSchema>(
     root: &Map<String, Value>,
     key: &str,

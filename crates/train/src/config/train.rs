@@ -1,5 +1,6 @@
 //! The `[train]` section.
 
+use crate::data::Strategy;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -25,21 +26,6 @@ pub enum OnNonFinite {
     Stop,
     /// The weights are left as they are, and training goes on.
     Skip,
-}
-
-/// How batches of several training sets are mixed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LoaderStrategy {
-    /// One set after the other.
-    #[default]
-    Sequential,
-    /// One batch of each in turn.
-    RoundRobin,
-    /// A set is drawn for each batch, by weight.
-    Weighted,
-    /// As many batches of each in turn as its weight.
-    Alternating,
 }
 
 /// How long and how the run trains.
@@ -75,7 +61,7 @@ pub struct TrainSection {
     /// Skipped steps in a row after which training stops anyway.
     pub max_skipped: u64,
     /// How several training sets are mixed: "sequential", "round_robin", "weighted" or "alternating".
-    pub loader_strategy: LoaderStrategy,
+    pub loader_strategy: Strategy,
     /// Stops after this time: seconds, "1h30m", "90s" or "00:12:00:00" (days first).
     pub max_time: Option<TimeLimit>,
     /// Runs only a few batches of everything: true is 3, or a number.
@@ -111,7 +97,7 @@ impl Default for TrainSection {
             grad_accumulation: 1,
             on_non_finite: OnNonFinite::Stop,
             max_skipped: 10,
-            loader_strategy: LoaderStrategy::Sequential,
+            loader_strategy: Strategy::Sequential,
             max_time: None,
             fast_dev_run: FastDevRun::default(),
             log_every: 1,

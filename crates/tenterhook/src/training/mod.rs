@@ -1,0 +1,16 @@
+//! Runs from configurations: `[model]`, `[data]`, `[[hooks]]` and the rest become a trainer with a record.
+
+mod begin;
+mod plan;
+mod task;
+
+pub use begin::{Begun, begin_fork, begin_new, begin_resume};
+pub use plan::{Plan, schema};
+pub use task::LanguageTask;
+
+use tenterhook_hooks::HookRegistry;
+
+/// Every kind of hook there is.
+pub fn registry() -> HookRegistry {
+    tenterhook_train::hooks::registry()
+}

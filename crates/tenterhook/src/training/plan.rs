@@ -1,0 +1,266 @@
+//! A configuration that has been read and checked: everything that can be known to be wrong is known before anything starts.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::Device;
+use serde_json::{Value, json};
+use tenterhook_hooks::{BoxError, HookRegistry};
+use tenterhook_models::{Model, ModelDescription, Tokenizer};
+use tenterhook_record::name::check_run_name;
+use tenterhook_train::config::{Document, Problems, RunConfig, Section, SubSchemas, schema_of};
+use tenterhook_train::data::{DataConfig, Loader, Mixture, ModelFacts, Role};
+use tenterhook_train::optim::{Optimizer, OptimizerConfig};
+use tenterhook_train::schedule::ScheduleConfig;
+use tenterhook_train::{Settings, TrainError, Trainer};
+
+use super::LanguageTask;
+
+/// Sequences longer than this are asked for by name: some models allow far more than anybody trains on.
+const LONGEST_UNASKED: usize = 8192;
+
+/// A configuration, read and checked.
+pub struct Plan {
+    /// The whole configuration with its defaults filled in.
+    pub config: RunConfig,
+    model: ModelDescription,
+    train: Vec<DataConfig>,
+    val: Vec<DataConfig>,
+    optimizers: Vec<OptimizerConfig>,
+    schedule: ScheduleConfig,
+}
+
+/// A trainer that has no record yet.
+pub(crate) struct Assembled {
+    pub(crate) trainer: Trainer,
+    /// Which data it reads.
+    pub(crate) data: Value,
+}
+
+impl Plan {
+    /// Reads a configuration and checks all of it: the keys, the values, the files it names, the hooks.
+    pub fn check(document: &Document, registry: &HookRegistry) -> Result<Self, Problems> {
+        let mut problems = document.problems();
+        let config = RunConfig::from_document(document, &mut problems);
+        let mut config = match config {
+            Some(config) => config,
+            // The other sections are worth a look too: all mistakes at once.
+            None => {
+                check_rest(document, registry, &mut problems);
+                return Err(problems);
+            }
+        };
+        let plan = Self::resolve(&mut config, registry, &mut problems);
+        match plan {
+            Some(plan) if problems.is_empty() => Ok(Self { config, ..plan }),
+            _ => Err(problems),
+        }
+    }
+
+    fn resolve(config: &mut RunConfig, registry: &HookRegistry, problems: &mut Problems) -> Option<Self> {
+        let model: Option<ModelDescription> =
+            if config.model.value.is_null() { None } else { config.model.resolve(problems) };
+        problems.add_keys("model", model.iter().flat_map(ModelDescription::problems));
+        let train = data_sets(&mut config.data.train, Role::Train, problems);
+        let val = data_sets(&mut config.data.val, Role::Val, problems);
+        let mut optimizers = Vec::new();
+        for section in &mut config.optimizer {
+            let optimizer: Option<OptimizerConfig> = section.resolve(problems);
+            problems.add_keys(&section.path, optimizer.iter().flat_map(OptimizerConfig::problems));
+            optimizers.extend(optimizer);
+        }
+        let schedule = match &mut config.schedule {
+            None => Some(ScheduleConfig::default()),
+            Some(section) => section.resolve::<ScheduleConfig>(problems),
+        };
+        problems.add_keys("schedule", schedule.iter().flat_map(ScheduleConfig::problems));
+        config.check_hooks(registry, problems);
+        if let Some(name) = &config.run.name
+            && let Err(error) = check_run_name(name)
+        {
+            problems.add("run.name", error.to_string());
+        }
+        if let Some(from) = model.as_ref().and_then(|model| model.from.as_deref())
+            && !from.is_dir()
+        {
+            problems.add("model.from", format!("there is no directory {}", from.display()));
+        }
+        Some(Self { config: config.clone(), model: model?, train, val, optimizers, schedule: schedule? })
+    }
+
+    /// Builds the model, opens the data and makes a trainer of it, with the hooks of the configuration attached.
+    pub(crate) fn assemble(&self, registry: &HookRegistry, device: &Device) -> Result<Assembled, Problems> {
+        let mut problems = Problems::default();
+        let seed = self.config.run.seed;
+        let base = Path::new("");
+        let model = match self.model.build(base, seed, device) {
+            Ok(model) => model,
+            Err(error) => {
+                problems.add("model", error.to_string());
+                return Err(problems);
+            }
+        };
+        let train = self.open(&self.config.data.train, &self.train, Role::Train, &model, &mut problems);
+        let val = self.open(&self.config.data.val, &self.val, Role::Val, &model, &mut problems);
+        let optimizers = Optimizer::build(&self.optimizers, model.params(), false);
+        let optimizers = optimizers.map_err(|error| problems.add("optimizer", error.to_string())).ok();
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let fingerprint = |loader: &Loader| json!({ "name": loader.name, "data": loader.dataset.fingerprint() });
+        let data = json!({
+            "train": train.iter().map(fingerprint).collect::<Vec<_>>(),
+            "val": val.iter().map(fingerprint).collect::<Vec<_>>(),
+        });
+        let built = self.build(model, train, val, optimizers.unwrap_or_default());
+        let mut trainer = built.map_err(|error| {
+            problems.add("train", error.to_string());
+            std::mem::take(&mut problems)
+        })?;
+        self.attach_hooks(&mut trainer, registry, &mut problems);
+        if problems.is_empty() { Ok(Assembled { trainer, data }) } else { Err(problems) }
+    }
+
+    fn build(
+        &self,
+        model: Model,
+        train: Vec<Loader>,
+        val: Vec<Loader>,
+        optimizers: Vec<Optimizer>,
+    ) -> Result<Trainer, TrainError> {
+        let seed = self.config.run.seed;
+        let mixture = Mixture::new(train, self.config.train.loader_strategy, seed)?;
+        let settings = Settings::from_config(&self.config.train, seed, &mixture);
+        let task = LanguageTask::new(model).map_err(|error| TrainError::Setup(format!("the tokenizer: {error}")))?;
+        let trainer = Trainer::new(std::sync::Arc::new(task), mixture, optimizers, settings)?;
+        Ok(trainer.with_schedule(&self.schedule)?.with_validation(val))
+    }
+
+    /// The hooks of the configuration, and those that every run has.
+    fn attach_hooks(&self, trainer: &mut Trainer, registry: &HookRegistry, problems: &mut Problems) {
+        for section in &self.config.hooks {
+            if let Err(error) = trainer.add_hook_from(registry, &section.value) {
+                problems.add(section.path.clone(), error.to_string());
+            }
+        }
+        let mut usual = vec![json!({ "kind": "identity_update" }), json!({ "kind": "grad_coverage" })];
+        if let Some(limit) = self.config.train.max_time {
+            usual.push(json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
+        }
+        for hook in usual {
+            let has_one = |section: &Section| section.value["kind"] == hook["kind"];
+            if !self.config.hooks.iter().any(has_one)
+                && let Err(error) = trainer.add_hook_from(registry, &hook)
+            {
+                problems.add("hooks", error.to_string());
+            }
+        }
+    }
+
+    fn open(
+        &self,
+        sections: &[Section],
+        sets: &[DataConfig],
+        role: Role,
+        model: &Model,
+        problems: &mut Problems,
+    ) -> Vec<Loader> {
+        let facts = ModelFacts { vocab: Some(model.vocab() as u64), context: Some(model.context()) };
+        let usual = if role == Role::Train { "train" } else { "val" };
+        let mut loaders = Vec::new();
+        for (section, set) in sections.iter().zip(sets) {
+            if set.block.is_none() && model.context() > LONGEST_UNASKED && set.is_text() {
+                let context = model.context();
+                problems.add(
+                    format!("{}.block", section.path),
+                    format!("missing key: the model takes up to {context} tokens, say how many an example has"),
+                );
+                continue;
+            }
+            let name = set.name.clone().unwrap_or_else(|| usual.to_string());
+            match self.open_one(set, &name, role, model, &facts) {
+                Ok(loader) => loaders.push(loader),
+                Err(error) => problems.add(section.path.clone(), error.to_string()),
+            }
+        }
+        loaders
+    }
+
+    fn open_one(
+        &self,
+        set: &DataConfig,
+        name: &str,
+        role: Role,
+        model: &Model,
+        facts: &ModelFacts,
+    ) -> Result<Loader, BoxError> {
+        let path = match set.tokenizer.as_deref() {
+            Some("byte") => None,
+            Some(path) => Some(PathBuf::from(path)),
+            None => model.tokenizer().map(Path::to_path_buf),
+        };
+        let tokenizer = path.map(|path| Tokenizer::load(&path)).transpose()?;
+        let encode = tokenizer.as_ref().map(|tokenizer| {
+            move |text: &str| -> Result<Vec<u32>, BoxError> { Ok(tokenizer.encode(text, false)?) }
+        });
+        let encode = encode.as_ref().map(|encode| encode as &dyn Fn(&str) -> Result<Vec<u32>, BoxError>);
+        let loader = set.open(name, role, Path::new(""), facts, self.config.run.seed, encode)?;
+        if let (Model::Mlp(_), Some(length)) = (model, loader.dataset.sequence_length())
+            && length != model.context()
+        {
+            let context = model.context();
+            return Err(format!("examples have {length} tokens, and this mlp takes exactly {context}: set `block` or `context`").into());
+        }
+        Ok(loader)
+    }
+
+
+    /// The configuration as it is recorded: files by their full path, so that the run can be repeated from anywhere.
+    pub fn recorded(&self) -> RunConfig {
+        let mut config = self.config.clone();
+        let absolute = |value: &mut Value| {
+            if let Some(path) = value.as_str()
+                && let Ok(full) = std::path::absolute(path)
+            {
+                *value = full.to_string_lossy().into_owned().into();
+            }
+        };
+        let sets = config.data.train.iter_mut().chain(&mut config.data.val);
+        for section in sets.chain([&mut config.model]) {
+            for key in ["path", "from"] {
+                section.value.get_mut(key).into_iter().for_each(absolute);
+            }
+            section.value.get_mut("tokenizer").filter(|value| **value != "byte").into_iter().for_each(absolute);
+        }
+        config
+    }
+}
+
+fn data_sets(sections: &mut [Section], role: Role, problems: &mut Problems) -> Vec<DataConfig> {
+    let mut sets = Vec::new();
+    for section in sections {
+        let Some(set) = section.resolve::<DataConfig>(problems) else { continue };
+        problems.add_keys(&section.path, set.problems(role));
+        if let Some(path) = set.path.as_deref().filter(|path| !path.is_file()) {
+            problems.add(format!("{}.path", section.path), format!("there is no file {}", path.display()));
+        }
+        sets.push(set);
+    }
+    sets
+}
+
+/// When some section cannot even be read, the others are still checked.
+fn check_rest(document: &Document, registry: &HookRegistry, problems: &mut Problems) {
+    let mut rest = RunConfig::lenient(document);
+    Plan::resolve(&mut rest, registry, problems);
+}
+
+/// The JSON schema of a configuration with these kinds of hooks.
+pub fn schema(registry: &HookRegistry) -> Value {
+    let parts = SubSchemas {
+        model: schema_of::<ModelDescription>(),
+        data: schema_of::<DataConfig>(),
+        optimizer: schema_of::<OptimizerConfig>(),
+        schedule: schema_of::<ScheduleConfig>(),
+    };
+    tenterhook_train::config::schema(parts, registry)
+}
