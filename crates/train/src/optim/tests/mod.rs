@@ -56,15 +56,16 @@ fn bits(params: &Params) -> Vec<Vec<u64>> {
     params.iter().map(|param| values(param.value()).into_iter().map(f64::to_bits).collect()).collect()
 }
 
-/// Every bit of what optimizers keep.
-fn state_bits(optimizers: &[Optimizer]) -> Vec<(Value, Vec<(String, Vec<u64>)>)> {
-    let tensors = |optimizer: &Optimizer| {
-        let of = |(name, tensor): (String, Tensor)| {
-            (name, values(&tensor).into_iter().map(f64::to_bits).collect())
-        };
-        optimizer.state_tensors().unwrap().into_iter().map(of).collect()
-    };
-    optimizers.iter().map(|optimizer| (optimizer.state_json(), tensors(optimizer))).collect()
+/// Every bit of what optimizers keep, by name.
+fn state_bits(optimizers: &[Optimizer]) -> Vec<(String, Vec<u64>)> {
+    let mut all = Vec::new();
+    for optimizer in optimizers {
+        all.push((optimizer.state_json().to_string(), Vec::new()));
+        for (name, tensor) in optimizer.state_tensors().unwrap() {
+            all.push((name, values(&tensor).into_iter().map(f64::to_bits).collect()));
+        }
+    }
+    all
 }
 
 fn config(json: Value) -> OptimizerConfig {

@@ -116,6 +116,13 @@ fn one_number(weight: f32, [mean, square]: [f32; 2], grad: f32, lr: f64, step: i
     (weight, [mean, square])
 }
 
+/// SGD with Nesterov's momentum on one number.
+fn one_number_sgd(weight: f32, buffer: f32, grad: f32, lr: f64) -> (f32, f32) {
+    let grad = grad + 0.1 * weight;
+    let buffer = buffer * 0.9 + grad;
+    (weight - lr as f32 * (grad + 0.9 * buffer), buffer)
+}
+
 proptest! {
     /// Over all magnitudes: refused exactly when plain arithmetic overflows, else exactly its result.
     #[test]
@@ -136,6 +143,29 @@ proptest! {
             prop_assert_eq!(done.is_ok(), finite, "{:?} {} {:?}", done, new, new_state);
             if finite {
                 (weight, state, steps) = (new, new_state, steps + 1);
+            }
+            prop_assert_eq!(values(params.get("w").unwrap().value()), [f64::from(weight)]);
+        }
+    }
+
+    #[test]
+    fn sgd_is_refused_exactly_when_arithmetic_overflows(
+        weight in -38.5..38.5f64, grads_log in prop::collection::vec(-30.0..38.5f64, 1..4), lr in -9.0..40.0f64,
+    ) {
+        let (weight, lr) = (10f64.powf(weight), 10f64.powf(lr));
+        let params = params(&[("w", &[1, 1], vec![weight])], DType::F32);
+        let settings = json!({"kind": "sgd", "lr": lr, "momentum": 0.9, "nesterov": true, "weight_decay": 0.1});
+        let mut optimizers = build(&[settings], &params);
+        let (mut weight, mut buffer) = (weight as f32, 0f32);
+        for grad in grads_log {
+            let grad = 10f64.powf(grad) as f32;
+            let (new, new_buffer) = one_number_sgd(weight, buffer, grad, lr);
+            let finite = new.is_finite() && new_buffer.is_finite();
+            let grads = grads(&params, |_, _| f64::from(grad));
+            let done = optimizers[0].step(&params, &grads, StepScale::default(), &never);
+            prop_assert_eq!(done.is_ok(), finite, "{:?} {} {}", done, new, new_buffer);
+            if finite {
+                (weight, buffer) = (new, new_buffer);
             }
             prop_assert_eq!(values(params.get("w").unwrap().value()), [f64::from(weight)]);
         }
