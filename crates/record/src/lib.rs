@@ -5,4 +5,5 @@ pub mod checkpoints;
 mod crash;
 pub mod disk;
 pub mod fault;
+pub mod metrics;
 pub mod name;
