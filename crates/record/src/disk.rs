@@ -1,7 +1,7 @@
 //! The only way to the disk for what belongs to a run: the few operations a durable write needs, each of which a test
 //! can make fail ([`crate::fault`]).
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +55,11 @@ impl DiskFile {
         self.file.set_len(bytes)?;
         fault::record(|| Op::Truncate(self.path.clone(), bytes));
         Ok(())
+    }
+
+    /// Takes the system's lock on the file, which goes with the file when it is closed.
+    pub fn try_lock(&self) -> Result<(), TryLockError> {
+        self.file.try_lock()
     }
 
     /// The file's length.

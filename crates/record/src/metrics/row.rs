@@ -1,0 +1,135 @@
+//! One line of a metrics log.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::ser::{SerializeMap, Serializer};
+use serde::{Deserialize, Serialize};
+
+use super::MetricsError;
+
+/// The fields every row has.
+const TAKEN: [&str; 3] = ["step", "epoch", "time"];
+
+/// What was measured at one step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// The optimizer step.
+    pub step: u64,
+    /// The epoch.
+    pub epoch: u64,
+    /// When it was written, in seconds since 1970.
+    pub time: f64,
+    /// The metrics by name.
+    pub values: BTreeMap<String, f64>,
+}
+
+impl Row {
+    /// A metric that has the name of another field would be lost on reading.
+    pub(super) fn check_names(&self) -> Result<(), MetricsError> {
+        match TAKEN.iter().find(|name| self.values.contains_key(**name)) {
+            Some(name) => Err(MetricsError::TakenName((*name).to_string())),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(3 + self.values.len()))?;
+        map.serialize_entry("step", &self.step)?;
+        map.serialize_entry("epoch", &self.epoch)?;
+        map.serialize_entry("time", &Number(self.time))?;
+        for (name, value) in &self.values {
+            map.serialize_entry(name, &Number(*value))?;
+        }
+        map.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(RowVisitor)
+    }
+}
+
+struct RowVisitor;
+
+impl<'de> Visitor<'de> for RowVisitor {
+    type Value = Row;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with `step`, `epoch`, `time` and metrics")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
+        let (mut step, mut epoch, mut time, mut values) = (None, None, None, BTreeMap::new());
+        while let Some(name) = map.next_key::<String>()? {
+            match name.as_str() {
+                "step" => step = Some(map.next_value()?),
+                "epoch" => epoch = Some(map.next_value()?),
+                "time" => time = Some(map.next_value::<Number>()?.0),
+                _ => drop(values.insert(name, map.next_value::<Number>()?.0)),
+            }
+        }
+        let missing = de::Error::missing_field;
+        Ok(Row {
+            step: step.ok_or_else(|| missing("step"))?,
+            epoch: epoch.ok_or_else(|| missing("epoch"))?,
+            time: time.ok_or_else(|| missing("time"))?,
+            values,
+        })
+    }
+}
+
+/// A number, or the name of one that JSON does not have.
+struct Number(f64);
+
+impl Serialize for Number {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            value if value.is_nan() => serializer.serialize_str("NaN"),
+            f64::INFINITY => serializer.serialize_str("Infinity"),
+            f64::NEG_INFINITY => serializer.serialize_str("-Infinity"),
+            value => serializer.serialize_f64(value),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NumberVisitor)
+    }
+}
+
+struct NumberVisitor;
+
+impl Visitor<'_> for NumberVisitor {
+    type Value = Number;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number, \"NaN\", \"Infinity\" or \"-Infinity\"")
+    }
+
+    fn visit_f64<E: de::Error>(self, value: f64) -> Result<Number, E> {
+        Ok(Number(value))
+    }
+
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Number, E> {
+        Ok(Number(value as f64))
+    }
+
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Number, E> {
+        Ok(Number(value as f64))
+    }
+
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Number, E> {
+        match value {
+            "NaN" => Ok(Number(f64::NAN)),
+            "Infinity" => Ok(Number(f64::INFINITY)),
+            "-Infinity" => Ok(Number(f64::NEG_INFINITY)),
+            other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
+        }
+    }
+}

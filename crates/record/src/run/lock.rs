@@ -1,0 +1,55 @@
+//! One writer per run.
+
+use std::fs::TryLockError;
+use std::io::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::{RunError, host, now};
+use crate::disk::{self, DiskFile};
+
+/// The lock of a run, held until it is dropped or the process ends.
+#[derive(Debug)]
+pub struct RunLock {
+    /// The system's lock goes with the open file.
+    _file: DiskFile,
+}
+
+/// Who holds a lock, as the lock's file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The process.
+    pub pid: u32,
+    /// The machine it runs on.
+    pub host: String,
+    /// Since when.
+    pub since: String,
+}
+
+impl RunLock {
+    pub(super) fn take(path: &Path) -> Result<Self, RunError> {
+        let io = RunError::io;
+        let mut file = DiskFile::append(path).map_err(io("open the lock", path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(RunError::Locked { path: path.to_path_buf(), holder: describe_holder(path) });
+            }
+            Err(TryLockError::Error(error)) => return Err(io("take the lock", path)(error)),
+        }
+        let holder = Holder { pid: std::process::id(), host: host(), since: now() };
+        let text = serde_json::to_string(&holder).unwrap_or_default();
+        file.truncate(0).and_then(|()| writeln!(file, "{text}")).map_err(io("write the lock", path))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// The holder in words; the file may be unreadable or half-written just now.
+fn describe_holder(path: &Path) -> String {
+    let holder = disk::read_bounded(path, 64 << 10).ok();
+    match holder.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok()) {
+        Some(Holder { pid, host, since }) => format!("process {pid} on {host} (since {since})"),
+        None => "another process".to_string(),
+    }
+}
