@@ -45,7 +45,7 @@ impl Run {
     /// A new run in a directory that was just made for it.
     pub fn start(dir: RunDir, facts: &RunFacts) -> Result<Self, TrainError> {
         let lock = dir.lock().map_err(record_error)?;
-        let record = RunRecord { id: dir.id().to_string(), started: now(), ..RunRecord::default() };
+        let record = RunRecord::new(dir.id());
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
         run.begin_attempt(facts, None, 0)?;
@@ -55,7 +55,7 @@ impl Run {
     /// A run that goes on, in the same directory. The caller restores a checkpoint next.
     pub fn resume(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
         let lock = dir.lock().map_err(record_error)?;
-        let record = RunRecord::read(dir.path()).map_err(record_error)?;
+        let record = RunRecord::read(&dir).map_err(record_error)?;
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
         run.begin_attempt(facts, Some(checkpoint.to_string()), step)?;
@@ -193,7 +193,7 @@ impl Run {
     }
 
     fn write(&self) -> Result<(), TrainError> {
-        self.record.write(self.dir.path()).map_err(record_error)
+        self.record.write(&self.dir).map_err(record_error)
     }
 }
 

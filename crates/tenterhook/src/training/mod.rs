@@ -4,7 +4,7 @@ mod begin;
 mod plan;
 mod task;
 
-pub use begin::{Begun, begin_fork, begin_new, begin_resume};
+pub use begin::{BeginError, Begun, Start};
 pub use plan::{Plan, schema};
 pub use task::LanguageTask;
 

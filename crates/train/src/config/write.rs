@@ -65,7 +65,8 @@ fn sorted(mut value: Value) -> Value {
     value
 }
 
-fn redacted(value: Value) -> Value {
+/// The value without what is secret in it.
+pub(crate) fn redacted(value: Value) -> Value {
     match value {
         Value::Object(map) => {
             let hide = |(key, value): (String, Value)| match SECRETS.contains(&key.to_lowercase().as_str()) {

@@ -1,5 +1,6 @@
 //! Setting a trainer up.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,6 +191,7 @@ impl Trainer {
             state,
             validation_asked: false,
             errors: Vec::new(),
+            hook_options: BTreeMap::new(),
             whereabouts: Arc::new(Whereabouts::default()),
             saver: None,
             before_validation: None,

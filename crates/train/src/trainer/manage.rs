@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use tenterhook_hooks::{AttachError, Hook, HookError, HookInfo, HookManager, HookOptions, HookRegistry, TrainState};
 
 use super::Trainer;
+use crate::config::redacted;
 use crate::error::TrainError;
 use crate::exact::Exact;
 use crate::interrupt::Interrupt;
@@ -27,7 +28,9 @@ impl Trainer {
 
     /// Attaches a hook by its kind and options, as they stand in a configuration.
     pub fn add_hook_from(&mut self, registry: &HookRegistry, spec: &Value) -> Result<String, AttachError> {
-        registry.attach(&self.hooks, spec)
+        let id = registry.attach(&self.hooks, spec)?;
+        self.hook_options.insert(id.clone(), redacted(spec.clone()));
+        Ok(id)
     }
 
     /// Prints a line every so many batches: the kind `console_log`.

@@ -9,9 +9,11 @@ mod row;
 mod step;
 mod validate;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use candle_core::Device;
+use serde_json::Value;
 use tenterhook_hooks::{Clock, Event, Events, HookError, HookManager, PassSetup, Request, RunStatus, TrainState};
 use tenterhook_nn::{GradBuffers, on_deep_stack};
 
@@ -52,6 +54,8 @@ pub struct Trainer {
     events: Events,
     validation_asked: bool,
     errors: Vec<HookError>,
+    /// The options of hooks that were made by a registry, for the record.
+    hook_options: BTreeMap<String, Value>,
     whereabouts: Arc<Whereabouts>,
     saver: Option<Saver<Written>>,
     /// How the hooks stood before a validation began: what is saved when it is cut short.
@@ -104,9 +108,13 @@ impl Trainer {
     fn start(&mut self) -> Result<(), TrainError> {
         self.state.status = RunStatus::Training;
         self.begin_events();
+        self.record_hooks()?;
         self.announce_resume()?;
         self.fire(Event::TrainStart)?;
-        self.announce_saves_of_resumed()
+        match self.resumed_from {
+            Some(_) => self.announce_saves_of_resumed(),
+            None => self.save_at_start(),
+        }
     }
 
     fn start_epoch(&mut self) -> Result<(), TrainError> {

@@ -56,6 +56,16 @@ impl Trainer {
         self.carry_out(snapshot)
     }
 
+    /// A run can be resumed from its first moment, and a disk that cannot be written is found before the work and not after it.
+    pub(super) fn save_at_start(&mut self) -> Result<(), TrainError> {
+        if self.run.is_none() {
+            return Ok(());
+        }
+        self.plan_own_save();
+        let snapshot = self.snapshot()?;
+        self.carry_out_now(snapshot)
+    }
+
     /// Before leaving in good order: everything is on the disk.
     pub(super) fn save_at_end(&mut self, status: RunStatus) -> Result<(), TrainError> {
         if self.run.is_none() {

@@ -8,6 +8,7 @@ use super::Trainer;
 use super::place::write;
 use crate::checkpoint;
 use crate::error::TrainError;
+use crate::progress::Place;
 
 impl Trainer {
     /// Takes everything back from a checkpoint that has been verified: weights, optimizers, data position, hooks. Call it before
@@ -48,6 +49,27 @@ impl Trainer {
         self.finish_place()
     }
 
+    /// Begins a run of its own from a checkpoint of another: weights, optimizers, data position and hooks, but not that run's checkpoints,
+    /// nor its end.
+    pub fn restore_fork(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
+        let run = self.run.take();
+        let restored = self.restore(checkpoint);
+        self.run = run;
+        (self.progress.stop, self.progress.degraded) = (None, false);
+        self.progress.known.clear();
+        self.progress.waiting.clear();
+        self.progress.place = Place::default();
+        restored
+    }
+
+    /// Takes only the weights of a checkpoint, for validation.
+    pub fn restore_weights(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
+        let loaded = checkpoint::read(checkpoint, self.model.params(), &self.device)?;
+        self.progress.step = loaded.state.progress.step;
+        self.progress.cursor.epoch = loaded.state.progress.cursor.epoch;
+        Ok(())
+    }
+
     /// A run that is killed between two checkpoints of one place leaves the second one out; it is written now, with what is in the first.
     fn finish_place(&mut self) -> Result<(), TrainError> {
         if self.run.is_none() {
@@ -65,7 +87,7 @@ impl Trainer {
 
     /// What hooks did when this place was first announced is not in the checkpoint.
     pub(super) fn announce_saves_of_resumed(&mut self) -> Result<(), TrainError> {
-        if self.resumed_from.is_none() || self.run.is_none() {
+        if self.run.is_none() {
             return Ok(());
         }
         let names = self.progress.place.saves.clone();

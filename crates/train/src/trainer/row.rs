@@ -1,6 +1,7 @@
 //! What is logged, and the state that hooks read.
 
-use tenterhook_hooks::{Event, GroupInfo, Metrics, MetricsRow, OptimizerInfo, RunStatus};
+use serde_json::json;
+use tenterhook_hooks::{Event, GroupInfo, HookInfo, Metrics, MetricsRow, OptimizerInfo, RunStatus};
 
 use super::{StepOutcome, Trainer};
 use crate::error::TrainError;
@@ -51,6 +52,21 @@ impl Trainer {
             run.log(&row)?;
         }
         self.fire(Event::Metrics(&row))
+    }
+
+    /// Writes down which hooks there are, in the order in which they run.
+    pub(super) fn record_hooks(&mut self) -> Result<(), TrainError> {
+        let Some(run) = &mut self.run else { return Ok(()) };
+        let describe = |hook: HookInfo| {
+            json!({
+                "id": hook.id,
+                "kind": hook.kind,
+                "enabled": hook.enabled,
+                "matched": hook.matched,
+                "options": self.hook_options.get(&hook.id),
+            })
+        };
+        run.set_hooks(self.hooks.list_hooks().into_iter().map(describe).collect())
     }
 
     /// Writes how the run ended, and what every hook did.
