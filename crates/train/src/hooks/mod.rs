@@ -1,0 +1,33 @@
+//! The built-in hooks. Each is one file: its options, its code, its documentation and its tests.
+
+use tenterhook_hooks::{AttachError, HookRegistry};
+
+mod console;
+mod console_log;
+mod csv_log;
+mod json_log;
+mod log_file;
+
+pub use console_log::{ConsoleLog, ConsoleLogOptions};
+pub use csv_log::{CsvLog, CsvLogOptions};
+pub use json_log::{JsonLog, JsonLogOptions};
+
+/// Adds every kind of this crate to a registry.
+pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
+    registry.register_builtin::<ConsoleLogOptions>(
+        ConsoleLog::KIND,
+        "prints the numbers of the run, a line at a time",
+        |o| Ok(Box::new(ConsoleLog::new(o)?)),
+    )?;
+    registry.register_builtin::<CsvLogOptions>(
+        CsvLog::KIND,
+        "writes chosen numbers of the run into a CSV file",
+        |o| Ok(Box::new(CsvLog::new(o)?)),
+    )?;
+    registry.register_builtin::<JsonLogOptions>(
+        JsonLog::KIND,
+        "writes the numbers of the run into a file of JSON lines",
+        |o| Ok(Box::new(JsonLog::new(o)?)),
+    )?;
+    Ok(())
+}
