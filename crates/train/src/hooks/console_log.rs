@@ -6,6 +6,7 @@ use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, MetricsRow, RunStatus,
 
 use super::console::Console;
 use super::log_file::is_step_row;
+use super::progress::above_bar;
 
 /// What a [`ConsoleLog`] prints, and how often.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -106,19 +107,20 @@ impl Hook for ConsoleLog {
         }
         let total = cx.state().and_then(|state| state.total_steps);
         if let Some(line) = self.line(row, total) {
-            self.console.line(&line);
+            above_bar(cx, || self.console.line(&line));
         }
         Ok(())
     }
 
-    fn on_exception(&mut self, error: &str, _cx: &mut Cx) -> HookResult {
-        self.console.line(&format!("error: {error}"));
+    fn on_exception(&mut self, error: &str, cx: &mut Cx) -> HookResult {
+        above_bar(cx, || self.console.line(&format!("error: {error}")));
         Ok(())
     }
 
     fn on_train_end(&mut self, status: RunStatus, cx: &mut Cx) -> HookResult {
         let at = cx.state().map(|state| format!(" at {}", progress(state.step, state.total_steps)));
-        self.console.line(&format!("training {}{}", status.as_str(), at.unwrap_or_default()));
+        let line = format!("training {}{}", status.as_str(), at.unwrap_or_default());
+        above_bar(cx, || self.console.line(&line));
         Ok(())
     }
 }

@@ -7,10 +7,16 @@ mod console_log;
 mod csv_log;
 mod json_log;
 mod log_file;
+mod model_summary;
+mod progress;
+mod throughput;
 
 pub use console_log::{ConsoleLog, ConsoleLogOptions};
 pub use csv_log::{CsvLog, CsvLogOptions};
 pub use json_log::{JsonLog, JsonLogOptions};
+pub use model_summary::{ModelSummary, ModelSummaryOptions};
+pub use progress::{Progress, ProgressOptions};
+pub use throughput::{Throughput, ThroughputOptions};
 
 /// Adds every kind of this crate to a registry.
 pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
@@ -28,6 +34,21 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
         JsonLog::KIND,
         "writes the numbers of the run into a file of JSON lines",
         |o| Ok(Box::new(JsonLog::new(o)?)),
+    )?;
+    registry.register_builtin::<ModelSummaryOptions>(
+        ModelSummary::KIND,
+        "prints a table of the model's parameters",
+        |o| Ok(Box::new(ModelSummary::new(o)?)),
+    )?;
+    registry.register_builtin::<ProgressOptions>(
+        Progress::KIND,
+        "shows a progress bar, or lines where there is no terminal",
+        |o| Ok(Box::new(Progress::new(o)?)),
+    )?;
+    registry.register_builtin::<ThroughputOptions>(
+        Throughput::KIND,
+        "measures tokens, batches and steps per time",
+        |o| Ok(Box::new(Throughput::new(o)?)),
     )?;
     Ok(())
 }
