@@ -9,6 +9,7 @@ mod json_log;
 mod log_file;
 mod model_summary;
 mod progress;
+mod tensorboard;
 mod throughput;
 
 pub use console_log::{ConsoleLog, ConsoleLogOptions};
@@ -16,6 +17,7 @@ pub use csv_log::{CsvLog, CsvLogOptions};
 pub use json_log::{JsonLog, JsonLogOptions};
 pub use model_summary::{ModelSummary, ModelSummaryOptions};
 pub use progress::{Progress, ProgressOptions};
+pub use tensorboard::{Tensorboard, TensorboardOptions};
 pub use throughput::{Throughput, ThroughputOptions};
 
 /// Adds every kind of this crate to a registry.
@@ -44,6 +46,11 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
         Progress::KIND,
         "shows a progress bar, or lines where there is no terminal",
         |o| Ok(Box::new(Progress::new(o)?)),
+    )?;
+    registry.register_builtin::<TensorboardOptions>(
+        Tensorboard::KIND,
+        "writes numbers and histograms of the run for TensorBoard",
+        |o| Ok(Box::new(Tensorboard::new(o)?)),
     )?;
     registry.register_builtin::<ThroughputOptions>(
         Throughput::KIND,
