@@ -1,0 +1,41 @@
+//! The built-in hooks. Each is one file: its options, its code, its documentation and its tests.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use tenterhook_hooks::{AttachError, Hook, HookRegistry};
+
+mod console;
+mod early_stopping;
+mod identity_update;
+mod monitored;
+#[cfg(test)]
+mod test_support;
+
+pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
+pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
+pub use monitored::Goal;
+
+/// Adds every kind of this crate to a registry. A name that is taken is an error.
+pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
+    let r = registry;
+    add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
+    add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
+    Ok(())
+}
+
+fn add<Options: DeserializeOwned + JsonSchema + 'static, Kind: Hook>(
+    registry: &mut HookRegistry,
+    kind: &str,
+    doc: &str,
+    new: fn(Options) -> Result<Kind, AttachError>,
+) -> Result<(), AttachError> {
+    registry.register_builtin::<Options>(kind, doc, move |options| Ok(Box::new(new(options)?)))
+}
+
+/// An error that lists every problem, when there is one.
+fn none_of(problems: Vec<String>, kind: &str) -> Result<(), AttachError> {
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(AttachError::BadOptions { kind: kind.to_string(), problems }),
+    }
+}
