@@ -6,6 +6,7 @@ use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, MetricsRow, RunStatus,
 
 use super::console::Console;
 use super::log_file::is_step_row;
+use super::none_of;
 use super::progress::above_bar;
 
 /// What a [`ConsoleLog`] prints, and how often.
@@ -54,10 +55,8 @@ impl ConsoleLog {
             problems
                 .push(format!("`precision` is {}, more than the 17 digits of a number", options.precision));
         }
-        match problems.is_empty() {
-            true => Ok(Self { options, console: Console::default() }),
-            false => Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems }),
-        }
+        none_of(problems, Self::KIND)?;
+        Ok(Self { options, console: Console::default() })
     }
 
     #[cfg(test)]

@@ -6,6 +6,7 @@ use serde_json::Value;
 use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, MetricsRow, RunStatus};
 
 use super::log_file::{LogFile, is_step_row};
+use super::none_of;
 
 /// What a [`CsvLog`] writes, and where.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -55,10 +56,8 @@ impl CsvLog {
                 problems.push("a column has no name".to_string());
             }
         }
-        match problems.is_empty() {
-            true => Ok(Self { options, file: LogFile::default() }),
-            false => Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems }),
-        }
+        none_of(problems, Self::KIND)?;
+        Ok(Self { options, file: LogFile::default() })
     }
 
     fn header(&self) -> String {

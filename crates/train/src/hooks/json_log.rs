@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, MetricsRow, RunStatus};
 
 use super::log_file::{LogFile, is_step_row};
+use super::none_of;
 
 /// What a [`JsonLog`] writes, and where.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -41,10 +42,8 @@ impl JsonLog {
         if options.log_every_n_batches == 0 {
             problems.push("`log_every_n_batches` is 0, it must be at least 1".to_string());
         }
-        match problems.is_empty() {
-            true => Ok(Self { options, file: LogFile::default() }),
-            false => Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems }),
-        }
+        none_of(problems, Self::KIND)?;
+        Ok(Self { options, file: LogFile::default() })
     }
 }
 

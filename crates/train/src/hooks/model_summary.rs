@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, ParamInfo, TrainState};
 
 use super::console::Console;
+use super::none_of;
 use super::progress::above_bar;
 
 /// How much a [`ModelSummary`] prints.
@@ -52,10 +53,8 @@ impl ModelSummary {
         if options.depth == Some(0) {
             problems.push("`depth` is 0, it must be at least 1".to_string());
         }
-        match problems.is_empty() {
-            true => Ok(Self { options, console: Console::default() }),
-            false => Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems }),
-        }
+        none_of(problems, Self::KIND)?;
+        Ok(Self { options, console: Console::default() })
     }
 
     #[cfg(test)]

@@ -14,6 +14,7 @@ use serde_json::{Value as Json, json};
 use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, MetricsRow, RunStatus, glob_matches};
 
 use super::log_file::{LogFile, is_step_row, run_dir};
+use super::none_of;
 use proto::{Value, add_record, summary_event, version_event};
 
 /// What a [`Tensorboard`] writes.
@@ -83,10 +84,8 @@ impl Tensorboard {
         if !(1..=10_000).contains(&options.flush_every) {
             problems.push(format!("`flush_every` is {}, it must be 1 to 10000 rows", options.flush_every));
         }
-        match problems.is_empty() {
-            true => Ok(Self { options, events: RefCell::default() }),
-            false => Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems }),
-        }
+        none_of(problems, Self::KIND)?;
+        Ok(Self { options, events: RefCell::default() })
     }
 
     fn wants(&self, name: &str) -> bool {
