@@ -1,0 +1,63 @@
+//! The built-in hooks. Each is one file: its options, its code, its documentation and its tests.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use tenterhook_hooks::{AttachError, Hook, HookRegistry};
+
+mod console;
+mod console_log;
+mod csv_log;
+mod early_stopping;
+mod identity_update;
+mod json_log;
+mod log_file;
+mod model_summary;
+mod monitored;
+mod progress;
+mod tensorboard;
+#[cfg(test)]
+mod test_support;
+mod throughput;
+
+pub use console_log::{ConsoleLog, ConsoleLogOptions};
+pub use csv_log::{CsvLog, CsvLogOptions};
+pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
+pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
+pub use json_log::{JsonLog, JsonLogOptions};
+pub use model_summary::{ModelSummary, ModelSummaryOptions};
+pub use monitored::Goal;
+pub use progress::{Progress, ProgressOptions};
+pub use tensorboard::{Tensorboard, TensorboardOptions};
+pub use throughput::{Throughput, ThroughputOptions};
+
+/// Adds every kind of this crate to a registry. A name that is taken is an error.
+pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
+    let r = registry;
+    add(r, ConsoleLog::KIND, "prints the numbers of the run, a line at a time", ConsoleLog::new)?;
+    add(r, CsvLog::KIND, "writes chosen numbers of the run into a CSV file", CsvLog::new)?;
+    add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
+    add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
+    add(r, JsonLog::KIND, "writes the numbers of the run into a file of JSON lines", JsonLog::new)?;
+    add(r, ModelSummary::KIND, "prints a table of the model's parameters", ModelSummary::new)?;
+    add(r, Progress::KIND, "shows a progress bar, or lines where there is no terminal", Progress::new)?;
+    add(r, Tensorboard::KIND, "writes numbers and histograms of the run for TensorBoard", Tensorboard::new)?;
+    add(r, Throughput::KIND, "measures tokens, batches and steps per time", Throughput::new)?;
+    Ok(())
+}
+
+fn add<Options: DeserializeOwned + JsonSchema + 'static, Kind: Hook>(
+    registry: &mut HookRegistry,
+    kind: &str,
+    doc: &str,
+    new: fn(Options) -> Result<Kind, AttachError>,
+) -> Result<(), AttachError> {
+    registry.register_builtin::<Options>(kind, doc, move |options| Ok(Box::new(new(options)?)))
+}
+
+/// An error that lists every problem, when there is one.
+fn none_of(problems: Vec<String>, kind: &str) -> Result<(), AttachError> {
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(AttachError::BadOptions { kind: kind.to_string(), problems }),
+    }
+}
