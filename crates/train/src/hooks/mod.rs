@@ -7,12 +7,15 @@ use tenterhook_hooks::{AttachError, Hook, HookRegistry};
 mod console;
 mod early_stopping;
 mod identity_update;
+mod model_checkpoint;
 mod monitored;
+mod template;
 #[cfg(test)]
 mod test_support;
 
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
+pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
 pub use monitored::Goal;
 
 /// Adds every kind of this crate to a registry. A name that is taken is an error.
@@ -20,6 +23,7 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     let r = registry;
     add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
+    add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
     Ok(())
 }
 
