@@ -62,7 +62,12 @@ impl Run {
         Ok(run)
     }
 
-    fn begin_attempt(&mut self, facts: &RunFacts, resumed_from: Option<String>, step: u64) -> Result<(), TrainError> {
+    fn begin_attempt(
+        &mut self,
+        facts: &RunFacts,
+        resumed_from: Option<String>,
+        step: u64,
+    ) -> Result<(), TrainError> {
         let (commit, dirty) = git_state(Path::new("."));
         let host = tenterhook_record::run::host();
         let hash = config_hash(&facts.config);

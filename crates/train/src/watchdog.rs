@@ -99,7 +99,9 @@ fn warn(phase: &str, held: Duration, step: u64, hook: Option<String>) {
     let seconds = held.as_secs_f64();
     match hook {
         Some(hook) => {
-            tracing::warn!("step {step}: nothing has moved for {seconds:.1} s, it is in hook `{hook}` ({phase})")
+            tracing::warn!(
+                "step {step}: nothing has moved for {seconds:.1} s, it is in hook `{hook}` ({phase})"
+            )
         }
         None => tracing::warn!("step {step}: nothing has moved for {seconds:.1} s, it is in {phase}"),
     }

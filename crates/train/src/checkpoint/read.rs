@@ -66,7 +66,11 @@ fn check_weights(path: &Path, weights: &BTreeMap<String, Tensor>, params: &Param
         match weights.get(name) {
             None => problems.push(format!("`{name}` is missing")),
             Some(found) if found.shape() != value.shape() => {
-                problems.push(format!("`{name}` has shape {:?}, the model's has {:?}", found.dims(), value.dims()));
+                problems.push(format!(
+                    "`{name}` has shape {:?}, the model's has {:?}",
+                    found.dims(),
+                    value.dims()
+                ));
             }
             Some(found) if found.dtype() != value.dtype() => {
                 problems.push(format!("`{name}` is {:?}, the model's is {:?}", found.dtype(), value.dtype()));

@@ -66,7 +66,11 @@ impl Snapshot {
     }
 
     /// Writes it as a checkpoint of this name. What is there under that name stays.
-    pub(crate) fn write(&self, checkpoints: &Path, name: &str) -> std::result::Result<PathBuf, CheckpointError> {
+    pub(crate) fn write(
+        &self,
+        checkpoints: &Path,
+        name: &str,
+    ) -> std::result::Result<PathBuf, CheckpointError> {
         let mut writer = CheckpointWriter::begin(checkpoints, name, self.state.progress.step)?;
         write_weights(&mut writer, "", &self.weights)?;
         if let Some((dir, weights)) = &self.beside {
@@ -76,7 +80,9 @@ impl Snapshot {
         let hook_tensors: Vec<(String, Tensor)> = self
             .hooks
             .iter()
-            .flat_map(|hook| hook.tensors.iter().map(|(name, tensor)| (format!("{}/{name}", hook.id), tensor.clone())))
+            .flat_map(|hook| {
+                hook.tensors.iter().map(|(name, tensor)| (format!("{}/{name}", hook.id), tensor.clone()))
+            })
             .collect();
         if !hook_tensors.is_empty() {
             write_tensors(&mut writer, HOOKS, &hook_tensors)?;

@@ -28,8 +28,8 @@ pub use resume::resume_differences;
 pub use run::{DataSection, RunConfig, RunSection, Section};
 pub use schema::{SubSchemas, schema};
 pub use section::{read_section, schema_of};
-pub(crate) use write::redacted;
 pub use train::{OnCheckpointFailure, OnNonFinite, TrainSection};
+pub(crate) use write::redacted;
 
 /// A configuration that runs as it is: every key with its default, and what it is for.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");

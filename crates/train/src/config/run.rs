@@ -173,7 +173,9 @@ impl RunConfig {
         let nothing = Section { path: "model".to_string(), value: Value::Null };
         let mut hooks = list(root.get("hooks"), "hooks", &mut unheard);
         let config: Option<HooksConfig> = typed(root, "hooks_config", &mut unheard);
-        hooks.extend(config.iter().flat_map(|config| config.expand("hooks_config", &mut unheard)).collect::<Vec<_>>());
+        hooks.extend(
+            config.iter().flat_map(|config| config.expand("hooks_config", &mut unheard)).collect::<Vec<_>>(),
+        );
         Self {
             run: typed(root, "run", &mut unheard).unwrap_or_default(),
             model: table(root, "model", &mut unheard).unwrap_or(nothing),

@@ -149,7 +149,10 @@ impl TrainSection {
             wrong("grad_clip_value", "`grad_clip` is given too; remove one of them");
         }
         if !self.deterministic {
-            wrong("deterministic", "is false, and there is nothing to gain: results never depend on threads; leave it out");
+            wrong(
+                "deterministic",
+                "is false, and there is nothing to gain: results never depend on threads; leave it out",
+            );
         }
         if self.device.as_deref().is_some_and(str::is_empty) {
             wrong("device", "is empty");

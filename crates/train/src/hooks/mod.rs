@@ -11,9 +11,11 @@ mod early_stopping;
 mod identity_update;
 mod json_log;
 mod log_file;
+mod model_checkpoint;
 mod model_summary;
 mod monitored;
 mod progress;
+mod template;
 mod tensorboard;
 #[cfg(test)]
 mod test_support;
@@ -24,6 +26,7 @@ pub use csv_log::{CsvLog, CsvLogOptions};
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
 pub use json_log::{JsonLog, JsonLogOptions};
+pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
 pub use model_summary::{ModelSummary, ModelSummaryOptions};
 pub use monitored::Goal;
 pub use progress::{Progress, ProgressOptions};
@@ -42,6 +45,7 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, Progress::KIND, "shows a progress bar, or lines where there is no terminal", Progress::new)?;
     add(r, Tensorboard::KIND, "writes numbers and histograms of the run for TensorBoard", Tensorboard::new)?;
     add(r, Throughput::KIND, "measures tokens, batches and steps per time", Throughput::new)?;
+    add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
     Ok(())
 }
 
@@ -52,6 +56,16 @@ fn add<Options: DeserializeOwned + JsonSchema + 'static, Kind: Hook>(
     new: fn(Options) -> Result<Kind, AttachError>,
 ) -> Result<(), AttachError> {
     registry.register_builtin::<Options>(kind, doc, move |options| Ok(Box::new(new(options)?)))
+}
+
+/// The kinds of this crate and those of the spine.
+pub fn registry() -> HookRegistry {
+    let mut registry = HookRegistry::standard();
+    if let Err(error) = register_all(&mut registry) {
+        // Two kinds of the same name are a mistake in this file; every test that uses the registry finds it.
+        tracing::error!("{error}");
+    }
+    registry
 }
 
 /// An error that lists every problem, when there is one.

@@ -125,7 +125,8 @@ impl Settings {
     /// Sets the number of steps to so many passes over the data, with the accumulation as it is.
     pub fn set_epochs(&mut self, epochs: u64, data: &Mixture) {
         self.total_epochs = Some(epochs);
-        self.total_steps = epochs.saturating_mul(data.batches_per_epoch().div_ceil(self.grad_accumulation.max(1)));
+        self.total_steps =
+            epochs.saturating_mul(data.batches_per_epoch().div_ceil(self.grad_accumulation.max(1)));
     }
 }
 
@@ -140,7 +141,9 @@ pub fn get_trainer(
     match kind {
         // With one process there is nothing to reduce: the same trainer with the same events.
         "simple" | "accelerate" => Trainer::new(model, data, optimizers, settings),
-        other => Err(TrainError::Setup(format!("no trainer is called `{other}`; there are `simple` and `accelerate`"))),
+        other => Err(TrainError::Setup(format!(
+            "no trainer is called `{other}`; there are `simple` and `accelerate`"
+        ))),
     }
 }
 
@@ -153,7 +156,9 @@ impl Trainer {
         settings: Settings,
     ) -> Result<Self, TrainError> {
         if settings.grad_accumulation == 0 || settings.log_every == 0 {
-            return Err(TrainError::Setup("`grad_accumulation` and `log_every` must be at least 1".to_string()));
+            return Err(TrainError::Setup(
+                "`grad_accumulation` and `log_every` must be at least 1".to_string(),
+            ));
         }
         let schedule = Schedule::new(&ScheduleConfig::default(), settings.total_steps)?;
         let hooks = HookManager::new(model.points().clone());
@@ -161,10 +166,10 @@ impl Trainer {
         let progress = Progress::new(data.cursor(), &groups);
         let first = model.params().iter().next();
         let device = first.map_or(Device::Cpu, |param| param.value().device().clone());
-        let params = model.params().iter().map(|param| ParamInfo {
-            name: param.name().to_string(),
-            value: param.value().clone(),
-        });
+        let params = model
+            .params()
+            .iter()
+            .map(|param| ParamInfo { name: param.name().to_string(), value: param.value().clone() });
         let state = TrainState {
             device: device.clone(),
             total_steps: Some(settings.total_steps),

@@ -1,7 +1,9 @@
 //! What callers can do with a trainer beside training: hooks, learning rates, the state.
 
 use serde_json::{Value, json};
-use tenterhook_hooks::{AttachError, Hook, HookError, HookInfo, HookManager, HookOptions, HookRegistry, TrainState};
+use tenterhook_hooks::{
+    AttachError, Hook, HookError, HookInfo, HookManager, HookOptions, HookRegistry, TrainState,
+};
 
 use super::Trainer;
 use crate::config::redacted;
@@ -119,11 +121,21 @@ impl Trainer {
         Ok(())
     }
 
-    pub(super) fn scale_lr(&mut self, optimizer: Option<usize>, group: Option<usize>, factor: f64) -> Result<(), TrainError> {
+    pub(super) fn scale_lr(
+        &mut self,
+        optimizer: Option<usize>,
+        group: Option<usize>,
+        factor: f64,
+    ) -> Result<(), TrainError> {
         self.change_lr(optimizer, group, |_, scale| scale * factor)
     }
 
-    pub(super) fn set_lr(&mut self, optimizer: Option<usize>, group: Option<usize>, lr: f64) -> Result<(), TrainError> {
+    pub(super) fn set_lr(
+        &mut self,
+        optimizer: Option<usize>,
+        group: Option<usize>,
+        lr: f64,
+    ) -> Result<(), TrainError> {
         let factor = self.schedule.factor(self.progress.step);
         self.change_lr(optimizer, group, |base, _| match base * factor {
             0.0 => 1.0, // a rate of zero stays zero whatever it is multiplied with
@@ -138,8 +150,12 @@ impl Trainer {
         change: impl Fn(f64, f64) -> f64,
     ) -> Result<(), TrainError> {
         let (mut met, scales) = (false, &mut self.progress.lr_scale);
-        for (i, one) in self.optimizers.iter().enumerate().filter(|(i, _)| optimizer.is_none_or(|only| only == *i)) {
-            for (j, settings) in one.groups().iter().enumerate().filter(|(j, _)| group.is_none_or(|only| only == *j)) {
+        for (i, one) in
+            self.optimizers.iter().enumerate().filter(|(i, _)| optimizer.is_none_or(|only| only == *i))
+        {
+            for (j, settings) in
+                one.groups().iter().enumerate().filter(|(j, _)| group.is_none_or(|only| only == *j))
+            {
                 scales[i][j] = Exact(change(settings.base_lr, scales[i][j].0));
                 met = true;
             }

@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use candle_core::Device;
 use serde_json::Value;
-use tenterhook_hooks::{Clock, Event, Events, HookError, HookManager, PassSetup, Request, RunStatus, TrainState};
+use tenterhook_hooks::{
+    Clock, Event, Events, HookError, HookManager, PassSetup, Request, RunStatus, TrainState,
+};
 use tenterhook_nn::{GradBuffers, on_deep_stack};
 
 pub use build::{Settings, get_trainer};
@@ -79,13 +81,15 @@ pub struct Finished {
 impl Trainer {
     /// Trains until the steps are done, a hook asks for the end, or somebody interrupts. Whatever happens, hooks hear of the end.
     pub fn train(&mut self) -> Result<Finished, TrainError> {
-        on_deep_stack(|| self.train_here()).map_err(|error| TrainError::Setup(format!("no thread: {error}")))?
+        on_deep_stack(|| self.train_here())
+            .map_err(|error| TrainError::Setup(format!("no thread: {error}")))?
     }
 
     fn train_here(&mut self) -> Result<Finished, TrainError> {
         let limit = self.settings.watchdog;
         let watched = limit.map(|limit| Watchdog::start(limit, self.whereabouts.clone(), self.hooks.clone()));
-        let _watchdog = watched.transpose().map_err(|error| TrainError::Setup(format!("no thread: {error}")))?;
+        let _watchdog =
+            watched.transpose().map_err(|error| TrainError::Setup(format!("no thread: {error}")))?;
         let result = self.start().and_then(|()| self.work());
         self.finish(result)
     }
@@ -177,7 +181,8 @@ impl Trainer {
         if self.progress.stop.is_some() {
             return Ok(Some(RunStatus::Stopped));
         }
-        Ok((self.steps_are_done() && self.progress.stage == Stage::EpochStart).then_some(RunStatus::Completed))
+        Ok((self.steps_are_done() && self.progress.stage == Stage::EpochStart)
+            .then_some(RunStatus::Completed))
     }
 
     fn steps_are_done(&self) -> bool {
@@ -205,7 +210,9 @@ impl Trainer {
         result?;
         match failure {
             Some(error) => Err(error),
-            None => Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step }),
+            None => {
+                Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
+            }
         }
     }
 

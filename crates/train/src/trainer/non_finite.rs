@@ -6,8 +6,8 @@ use candle_core::Tensor;
 use tenterhook_hooks::{At, Cx, Hook, HookManager, HookResult, NamedGrads, PassSetup, Want, inspect};
 use tenterhook_nn::backward;
 
-use super::step::{Loaded, StepOutcome};
 use super::Trainer;
+use super::step::{Loaded, StepOutcome};
 use crate::config::OnNonFinite;
 use crate::error::TrainError;
 use crate::optim::{OptimError, first_non_finite};
@@ -76,7 +76,9 @@ impl Trainer {
         self.progress.skipped_in_a_row += 1;
         let (in_a_row, most) = (self.progress.skipped_in_a_row, self.settings.max_skipped);
         if most > 0 && in_a_row >= most {
-            return Err(TrainError::NonFinite(format!("{in_a_row} steps in a row were skipped, the last because {what}")));
+            return Err(TrainError::NonFinite(format!(
+                "{in_a_row} steps in a row were skipped, the last because {what}"
+            )));
         }
         Ok(())
     }

@@ -120,7 +120,8 @@ impl Trainer {
         let beside = self.hooks.validation_weights().map(|(id, mut tensors)| {
             // What the hook does not average is as in the model.
             let others = params.iter().filter(|param| !tensors.iter().any(|(name, _)| name == param.name()));
-            let others: Vec<_> = others.map(|param| (param.name().to_string(), param.value().clone())).collect();
+            let others: Vec<_> =
+                others.map(|param| (param.name().to_string(), param.value().clone())).collect();
             tensors.extend(others);
             (file_safe(&id), Weights { tensors, files: self.model.files() })
         });
@@ -186,7 +187,10 @@ impl Trainer {
                 if self.settings.on_checkpoint_failure == OnCheckpointFailure::Stop {
                     return Err(TrainError::Save(problem));
                 }
-                tracing::warn!("step {}: the checkpoint could not be written, training goes on: {problem}", written.step);
+                tracing::warn!(
+                    "step {}: the checkpoint could not be written, training goes on: {problem}",
+                    written.step
+                );
                 self.progress.degraded = true;
                 if let Some(run) = &mut self.run {
                     run.note_failure("checkpoint", &problem, written.step);
@@ -232,6 +236,7 @@ pub(super) fn write(snapshot: &Snapshot, dir: &Path) -> Written {
         }
         Ok(())
     };
-    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the writer panicked".to_string()));
+    let result =
+        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the writer panicked".to_string()));
     Written { step: snapshot.state.progress.step, place, result }
 }

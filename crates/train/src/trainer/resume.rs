@@ -25,7 +25,10 @@ impl Trainer {
             optimizer.load_state(&loaded.optimizer, json)?;
         }
         if state.seed != self.settings.seed {
-            return Err(unfit(format!("it was saved with the seed {}, and this run has {}", state.seed, self.settings.seed)));
+            return Err(unfit(format!(
+                "it was saved with the seed {}, and this run has {}",
+                state.seed, self.settings.seed
+            )));
         }
         let here: Vec<String> = self.hooks.list_hooks().into_iter().map(|hook| hook.id).collect();
         for id in here.iter().filter(|id| !state.hooks.iter().any(|saved| saved.id == **id)) {
@@ -34,13 +37,16 @@ impl Trainer {
         for saved in state.hooks {
             let id = saved.id.clone();
             if !here.contains(&id) {
-                tracing::warn!("hook `{id}` is in the checkpoint and not in this run: what it had gathered is left out");
+                tracing::warn!(
+                    "hook `{id}` is in the checkpoint and not in this run: what it had gathered is left out"
+                );
                 continue;
             }
             self.hooks.load_hook(saved).map_err(|error| unfit(format!("hook `{id}`: {error}")))?;
         }
         self.progress = state.progress;
-        self.state.metrics = self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();
+        self.state.metrics =
+            self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();
         if let (Some(run), Some(bytes)) = (&mut self.run, state.metrics_bytes) {
             run.cut_metrics(bytes)?;
         }

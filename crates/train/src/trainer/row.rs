@@ -70,7 +70,11 @@ impl Trainer {
     }
 
     /// Writes how the run ended, and what every hook did.
-    pub(super) fn close_record(&mut self, status: RunStatus, reason: Option<String>) -> Result<(), TrainError> {
+    pub(super) fn close_record(
+        &mut self,
+        status: RunStatus,
+        reason: Option<String>,
+    ) -> Result<(), TrainError> {
         let receipts = serde_json::to_value(self.hooks.list_hooks()).unwrap_or_default();
         match &mut self.run {
             Some(run) => run.close(status, reason, self.progress.step, &receipts),

@@ -112,7 +112,12 @@ impl Trainer {
                 completes_step: false,
             };
             self.fire(Event::ValidationBatchStart(&info))?;
-            let setup = PassSetup { seed: self.settings.seed, clock: self.clock(0), mode: Mode::Eval, ..PassSetup::default() };
+            let setup = PassSetup {
+                seed: self.settings.seed,
+                clock: self.clock(0),
+                mode: Mode::Eval,
+                ..PassSetup::default()
+            };
             let pass = self.hooks.pass(setup);
             let output = model.forward(&batch, &pass);
             self.events.absorb(&pass)?;
