@@ -4,6 +4,10 @@ use std::fmt;
 
 use tenterhook_hooks::AttachError;
 use tenterhook_models::error::ModelError;
+use tenterhook_record::run::RunError;
+use tenterhook_train::config::Problems;
+
+use crate::training::BeginError;
 
 /// What a command failed with.
 #[derive(Debug)]
@@ -55,5 +59,23 @@ impl From<candle_core::Error> for CliError {
 impl From<tenterhook_hooks::BoxError> for CliError {
     fn from(error: tenterhook_hooks::BoxError) -> Self {
         Self::failed(error.to_string())
+    }
+}
+
+impl From<Problems> for CliError {
+    fn from(problems: Problems) -> Self {
+        Self::bad_input(problems.to_string())
+    }
+}
+
+impl From<BeginError> for CliError {
+    fn from(error: BeginError) -> Self {
+        Self::bad_input(error.to_string())
+    }
+}
+
+impl From<RunError> for CliError {
+    fn from(error: RunError) -> Self {
+        Self::bad_input(error.to_string())
     }
 }

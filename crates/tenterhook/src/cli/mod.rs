@@ -3,12 +3,16 @@
 mod capture;
 mod device;
 mod error;
+mod eval;
 mod output;
 mod points;
+mod signals;
+mod train;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tenterhook_hooks::HookRegistry;
 use tenterhook_nn::on_deep_stack;
 use tracing_subscriber::EnvFilter;
 
@@ -18,7 +22,8 @@ use error::CliError;
 #[derive(Parser)]
 #[command(name = "tenterhook", version, about, arg_required_else_help = true)]
 #[command(
-    after_help = "Exit codes: 0 done; 1 failed; 2 bad usage, configuration or file; 4 done, but a hook failed."
+    after_help = "Exit codes: 0 done; 1 failed; 2 bad usage, configuration or file; 4 done, but a hook failed; 75 interrupted and saved, run \
+                  me again; 130/143 a second signal cut it short."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -27,6 +32,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Train(train::TrainArgs),
+    Eval(eval::EvalArgs),
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
 }
@@ -37,13 +44,34 @@ enum Outcome {
     Done,
     /// Done, but a hook failed on the way.
     Degraded,
+    /// A signal ended it, and it is saved.
+    Interrupted,
 }
 
 /// Parses the arguments of the process, runs the command and turns its result into an exit code.
 pub fn main() -> ExitCode {
+    main_with(crate::training::registry())
+}
+
+/// The same with kinds of hooks of your own: a program of three lines that has every command.
+///
+/// ```no_run
+/// # use tenterhook::hooks::{Hook, HookResult};
+/// # #[derive(serde::Deserialize, schemars::JsonSchema)]
+/// # struct MyOptions {}
+/// # fn my_hook(_: MyOptions) -> HookResult<Box<dyn Hook>> { Err("".into()) }
+/// fn main() -> Result<std::process::ExitCode, Box<dyn std::error::Error>> {
+///     let mut registry = tenterhook::training::registry();
+///     registry.register::<MyOptions>("my_crate.MyHook", "what it does", my_hook)?;
+///     Ok(tenterhook::cli::main_with(registry))
+/// }
+/// ```
+pub fn main_with(registry: HookRegistry) -> ExitCode {
     start_logging();
     let cli = Cli::parse();
     let run = move || match cli.command {
+        Command::Train(args) => train::run(&args, &registry),
+        Command::Eval(args) => eval::run(&args, &registry),
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
     };
@@ -54,6 +82,7 @@ pub fn main() -> ExitCode {
     match result {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Degraded) => ExitCode::from(4),
+        Ok(Outcome::Interrupted) => ExitCode::from(75),
         Err(error) => {
             output::error(&error.to_string());
             ExitCode::from(error.exit_code())

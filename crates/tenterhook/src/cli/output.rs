@@ -23,9 +23,20 @@ pub(super) fn json(data: &impl Serialize) -> Result<(), CliError> {
     text(&json)
 }
 
+/// Tells the user something on standard error, where it does not get into data.
+pub(super) fn note(text: &str) {
+    // Nowhere is left to say that standard error is gone.
+    let _ = writeln!(io::stderr().lock(), "{}", fit(text));
+}
+
 /// Prints an error to standard error. Messages may quote files, so they are made fit for a terminal: no control characters,
 /// no endless lines.
 pub(super) fn error(message: &str) {
+    // Nowhere is left to say that standard error is gone.
+    let _ = writeln!(io::stderr().lock(), "error: {}", fit(message));
+}
+
+fn fit(message: &str) -> String {
     const LONGEST_LINE: usize = 1000;
     let clean = |line: &str| -> String {
         let fit = |c: char| if c.is_control() { '\u{fffd}' } else { c };
@@ -36,8 +47,7 @@ pub(super) fn error(message: &str) {
         shown
     };
     let lines: Vec<String> = message.trim_end().lines().take(100).map(clean).collect();
-    // Nowhere is left to say that standard error is gone.
-    let _ = writeln!(io::stderr().lock(), "error: {}", lines.join("\n"));
+    lines.join("\n")
 }
 
 /// `rows` in aligned columns under `head`.

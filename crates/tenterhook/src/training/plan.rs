@@ -120,6 +120,11 @@ impl Plan {
         if problems.is_empty() { Ok(Assembled { trainer, data }) } else { Err(problems) }
     }
 
+    /// A trainer without a record, such as for validation alone.
+    pub fn trainer(&self, registry: &HookRegistry, device: &Device) -> Result<Trainer, Problems> {
+        Ok(self.assemble(registry, device)?.trainer)
+    }
+
     fn build(
         &self,
         model: Model,

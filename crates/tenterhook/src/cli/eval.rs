@@ -1,0 +1,90 @@
+//! `tenterhook eval`: validation and nothing else.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use tenterhook_hooks::HookRegistry;
+use tenterhook_record::checkpoints;
+use tenterhook_record::run::{self, RunDir};
+
+use super::error::CliError;
+use super::train::{device_of, read_plan, use_threads};
+use super::{Outcome, output};
+
+/// Validate a model: that of a configuration, or of a run's newest checkpoint.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  tenterhook eval run.toml --set model.from=./gpt2
+  tenterhook eval runs/0198f0a2-7c3e --json")]
+pub(super) struct EvalArgs {
+    /// A configuration, or a run: its id, a unique beginning of it, or its directory.
+    #[arg(value_name = "CONFIG|RUN")]
+    what: String,
+    /// Change a key of the configuration, such as train.validate_batches=10.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// The directory of all runs.
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs_dir: PathBuf,
+    /// Which checkpoint of the run, by its name; by default the newest.
+    #[arg(long, value_name = "NAME")]
+    checkpoint: Option<String>,
+    /// Where to compute: cpu, cuda:N or metal.
+    #[arg(long)]
+    device: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
+    let as_file = PathBuf::from(&args.what);
+    let run = match as_file.is_file() {
+        true => None,
+        false => Some(RunDir::open(&run::find(&args.runs_dir, &args.what)?)?),
+    };
+    let config = run.as_ref().map_or(as_file, RunDir::config_path);
+    let plan = read_plan(&config, &args.set, None, registry)?;
+    if plan.config.data.val.is_empty() {
+        return Err(CliError::bad_input("the configuration has no [data.val]: there is nothing to validate on"));
+    }
+    let device = device_of(args.device.as_deref(), &plan)?;
+    use_threads(&plan)?;
+    let mut trainer = plan.trainer(registry, &device)?;
+    let mut from = None;
+    if let Some(run) = &run {
+        let checkpoint = find_checkpoint(run, args.checkpoint.as_deref())?;
+        trainer.restore_weights(&checkpoint).map_err(|error| CliError::bad_input(error.to_string()))?;
+        from = Some(checkpoint);
+    }
+    let metrics = trainer.evaluate().map_err(|error| CliError::failed(error.to_string()))?;
+    if args.json {
+        output::json(&json!({ "checkpoint": from, "step": trainer.step(), "metrics": metrics }))?;
+    } else {
+        let rows: Vec<Vec<String>> =
+            metrics.iter().map(|(name, value)| vec![name.clone(), format!("{value:.6}")]).collect();
+        output::text(&output::table(&["metric", "value"], &rows))?;
+    }
+    let degraded = !trainer.errors().is_empty();
+    Ok(if degraded { Outcome::Degraded } else { Outcome::Done })
+}
+
+fn find_checkpoint(run: &RunDir, name: Option<&str>) -> Result<PathBuf, CliError> {
+    let dir = run.checkpoints();
+    let bad = |error: checkpoints::CheckpointError| CliError::bad_input(error.to_string());
+    if let Some(name) = name {
+        let known = checkpoints::list(&dir).map_err(bad)?;
+        let Some(found) = known.iter().find(|checkpoint| checkpoint.name == name) else {
+            let names: Vec<&str> = known.iter().map(|checkpoint| checkpoint.name.as_str()).collect();
+            return Err(CliError::bad_input(format!("no checkpoint is called `{name}`; there are {}", names.join(", "))));
+        };
+        checkpoints::verify(&found.path).map_err(bad)?;
+        return Ok(found.path.clone());
+    }
+    let found = checkpoints::newest_good(&dir).map_err(bad)?;
+    match found.checkpoint {
+        Some((checkpoint, _)) => Ok(checkpoint.path),
+        None => Err(CliError::bad_input(format!("run {} has no good checkpoint", run.id()))),
+    }
+}
