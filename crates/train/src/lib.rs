@@ -4,7 +4,6 @@ mod checkpoint;
 pub mod config;
 pub mod data;
 mod error;
-mod exact;
 pub mod hooks;
 mod interrupt;
 mod model;

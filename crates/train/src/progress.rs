@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use tenterhook_record::metrics::Number;
+
 use crate::data::Cursor;
-use crate::exact::Exact;
 
 /// What the loop does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,11 +32,11 @@ pub(crate) struct Progress {
     pub(crate) validated_at: Option<u64>,
     pub(crate) tokens_seen: u64,
     /// The losses of this epoch's steps: their sum and number.
-    pub(crate) loss_sum: Exact,
+    pub(crate) loss_sum: Number,
     pub(crate) loss_count: u64,
-    pub(crate) latest_loss: Option<Exact>,
+    pub(crate) latest_loss: Option<Number>,
     /// Per optimizer and group, what hooks have made of the learning rate.
-    pub(crate) lr_scale: Vec<Vec<Exact>>,
+    pub(crate) lr_scale: Vec<Vec<Number>>,
     pub(crate) frozen: BTreeSet<String>,
     /// Steps that were not taken because something was not finite: in a row, and altogether.
     pub(crate) skipped_in_a_row: u64,
@@ -43,7 +44,7 @@ pub(crate) struct Progress {
     /// Who asked for the end, and why.
     pub(crate) stop: Option<Stop>,
     /// The last value of every metric.
-    pub(crate) metrics: BTreeMap<String, Exact>,
+    pub(crate) metrics: BTreeMap<String, Number>,
     /// Whether a hook, or a save, has failed.
     pub(crate) degraded: bool,
     /// What hooks asked for and is done at the next safe place, in order.
@@ -101,10 +102,10 @@ impl Progress {
             epoch_over: false,
             validated_at: None,
             tokens_seen: 0,
-            loss_sum: Exact(0.0),
+            loss_sum: Number(0.0),
             loss_count: 0,
             latest_loss: None,
-            lr_scale: groups.iter().map(|count| vec![Exact(1.0); *count]).collect(),
+            lr_scale: groups.iter().map(|count| vec![Number(1.0); *count]).collect(),
             frozen: BTreeSet::new(),
             skipped_in_a_row: 0,
             skipped: 0,

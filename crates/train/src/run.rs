@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tenterhook_hooks::{HookError, MetricsRow, RunStatus};
@@ -125,7 +126,14 @@ impl Run {
     }
 
     pub(crate) fn log(&mut self, row: &MetricsRow) -> Result<(), TrainError> {
-        let row = Row::new(row.step, row.epoch, row.values.clone());
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        // A row has fields of these names already; a hook that chose one of them must not end the run.
+        let name = |name: &String| match name.as_str() {
+            "step" | "epoch" | "time" => format!("metric/{name}"),
+            _ => name.clone(),
+        };
+        let values = row.values.iter().map(|(key, value)| (name(key), *value)).collect();
+        let row = Row { step: row.step, epoch: row.epoch, time, values };
         self.metrics.append(&row).map_err(record_error)
     }
 

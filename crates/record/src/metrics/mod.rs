@@ -26,7 +26,7 @@ mod row;
 
 pub use log::MetricsLog;
 pub use read::{News, Tail, read};
-pub use row::Row;
+pub use row::{Number, Row};
 
 /// Metrics that could not be written or read.
 #[derive(Debug, thiserror::Error)]

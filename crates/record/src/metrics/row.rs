@@ -83,8 +83,9 @@ impl<'de> Visitor<'de> for RowVisitor {
     }
 }
 
-/// A number, or the name of one that JSON does not have.
-struct Number(f64);
+/// A number as it stands in JSON: NaN and the infinities, for which JSON has none, are written as words.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Number(pub f64);
 
 impl Serialize for Number {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

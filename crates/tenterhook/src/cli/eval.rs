@@ -47,7 +47,9 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     let config = run.as_ref().map_or(as_file, RunDir::config_path);
     let plan = read_plan(&config, &args.set, None, registry)?;
     if plan.config.data.val.is_empty() {
-        return Err(CliError::bad_input("the configuration has no [data.val]: there is nothing to validate on"));
+        return Err(CliError::bad_input(
+            "the configuration has no [data.val]: there is nothing to validate on",
+        ));
     }
     let device = device_of(args.device.as_deref(), &plan)?;
     use_threads(&plan)?;
@@ -77,7 +79,10 @@ fn find_checkpoint(run: &RunDir, name: Option<&str>) -> Result<PathBuf, CliError
         let known = checkpoints::list(&dir).map_err(bad)?;
         let Some(found) = known.iter().find(|checkpoint| checkpoint.name == name) else {
             let names: Vec<&str> = known.iter().map(|checkpoint| checkpoint.name.as_str()).collect();
-            return Err(CliError::bad_input(format!("no checkpoint is called `{name}`; there are {}", names.join(", "))));
+            return Err(CliError::bad_input(format!(
+                "no checkpoint is called `{name}`; there are {}",
+                names.join(", ")
+            )));
         };
         checkpoints::verify(&found.path).map_err(bad)?;
         return Ok(found.path.clone());

@@ -64,7 +64,12 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
 }
 
 /// Trains, with signals heard and the end told.
-pub(super) fn carry_out(mut begun: Begun, quiet: bool, as_json: bool, resume: &str) -> Result<Outcome, CliError> {
+pub(super) fn carry_out(
+    mut begun: Begun,
+    quiet: bool,
+    as_json: bool,
+    resume: &str,
+) -> Result<Outcome, CliError> {
     tell_begin(&begun, quiet || as_json);
     let interrupt = Interrupt::default();
     signals::raise_on_signal(&interrupt)?;
@@ -149,7 +154,10 @@ fn find_run(runs: &Path, wanted: Option<&str>, name: Option<&str>) -> Result<Pat
     }
     let newest = run::list(runs)?.into_iter().find(|listed| listed.record.is_ok());
     newest.map(|listed| listed.path).ok_or_else(|| {
-        CliError::bad_input(format!("there is no run to resume in {}; start one without --resume", runs.display()))
+        CliError::bad_input(format!(
+            "there is no run to resume in {}; start one without --resume",
+            runs.display()
+        ))
     })
 }
 

@@ -154,11 +154,15 @@ fn newest(dir: &RunDir) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>),
 /// Damaged checkpoints make way: the run will write others under their names.
 fn put_aside(skipped: &[(CheckpointRef, String)]) {
     for (checkpoint, _) in skipped {
-        let versions = (0..).map(|version| checkpoint.path.with_file_name(format!(".damaged-{version}-{}", checkpoint.name)));
+        let versions = (0..)
+            .map(|version| checkpoint.path.with_file_name(format!(".damaged-{version}-{}", checkpoint.name)));
         if let Some(aside) = versions.take(1000).find(|path| !path.exists())
             && let Err(error) = std::fs::rename(&checkpoint.path, &aside)
         {
-            tracing::warn!("the damaged checkpoint {} could not be put aside: {error}", checkpoint.path.display());
+            tracing::warn!(
+                "the damaged checkpoint {} could not be put aside: {error}",
+                checkpoint.path.display()
+            );
         }
     }
 }

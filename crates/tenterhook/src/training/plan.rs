@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use candle_core::Device;
 use serde_json::{Value, json};
 use tenterhook_hooks::{BoxError, HookRegistry};
-use tenterhook_models::{Model, ModelDescription, Tokenizer};
+use tenterhook_models::tokenizer::Tokenizer;
+use tenterhook_models::{Model, ModelDescription};
 use tenterhook_record::name::check_run_name;
 use tenterhook_train::config::{Document, Problems, RunConfig, Section, SubSchemas, schema_of};
-use tenterhook_train::data::{DataConfig, Loader, Mixture, ModelFacts, Role};
+use tenterhook_train::data::{DataConfig, DataKind, Loader, Mixture, ModelFacts, Role};
 use tenterhook_train::optim::{Optimizer, OptimizerConfig};
 use tenterhook_train::schedule::ScheduleConfig;
 use tenterhook_train::{Settings, TrainError, Trainer};
@@ -106,7 +107,8 @@ impl Plan {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let fingerprint = |loader: &Loader| json!({ "name": loader.name, "data": loader.dataset.fingerprint() });
+        let fingerprint =
+            |loader: &Loader| json!({ "name": loader.name, "data": loader.dataset.fingerprint() });
         let data = json!({
             "train": train.iter().map(fingerprint).collect::<Vec<_>>(),
             "val": val.iter().map(fingerprint).collect::<Vec<_>>(),
@@ -135,7 +137,8 @@ impl Plan {
         let seed = self.config.run.seed;
         let mixture = Mixture::new(train, self.config.train.loader_strategy, seed)?;
         let settings = Settings::from_config(&self.config.train, seed, &mixture);
-        let task = LanguageTask::new(model).map_err(|error| TrainError::Setup(format!("the tokenizer: {error}")))?;
+        let task =
+            LanguageTask::new(model).map_err(|error| TrainError::Setup(format!("the tokenizer: {error}")))?;
         let trainer = Trainer::new(std::sync::Arc::new(task), mixture, optimizers, settings)?;
         Ok(trainer.with_schedule(&self.schedule)?.with_validation(val))
     }
@@ -173,11 +176,16 @@ impl Plan {
         let usual = if role == Role::Train { "train" } else { "val" };
         let mut loaders = Vec::new();
         for (section, set) in sections.iter().zip(sets) {
-            if set.block.is_none() && model.context() > LONGEST_UNASKED && set.is_text() {
+            if set.block.is_none()
+                && model.context() > LONGEST_UNASKED
+                && set.kind != DataKind::ModularAddition
+            {
                 let context = model.context();
                 problems.add(
                     format!("{}.block", section.path),
-                    format!("missing key: the model takes up to {context} tokens, say how many an example has"),
+                    format!(
+                        "missing key: the model takes up to {context} tokens, say how many an example has"
+                    ),
                 );
                 continue;
             }
@@ -218,7 +226,6 @@ impl Plan {
         Ok(loader)
     }
 
-
     /// The configuration as it is recorded: files by their full path, so that the run can be repeated from anywhere.
     pub fn recorded(&self) -> RunConfig {
         let mut config = self.config.clone();
@@ -234,7 +241,12 @@ impl Plan {
             for key in ["path", "from"] {
                 section.value.get_mut(key).into_iter().for_each(absolute);
             }
-            section.value.get_mut("tokenizer").filter(|value| **value != "byte").into_iter().for_each(absolute);
+            section
+                .value
+                .get_mut("tokenizer")
+                .filter(|value| **value != "byte")
+                .into_iter()
+                .for_each(absolute);
         }
         config
     }

@@ -8,9 +8,9 @@ use tenterhook_hooks::{
 use super::Trainer;
 use crate::config::redacted;
 use crate::error::TrainError;
-use crate::exact::Exact;
 use crate::interrupt::Interrupt;
 use crate::optim::Optimizer;
+use tenterhook_record::metrics::Number;
 
 impl Trainer {
     /// The hooks.
@@ -156,7 +156,7 @@ impl Trainer {
             for (j, settings) in
                 one.groups().iter().enumerate().filter(|(j, _)| group.is_none_or(|only| only == *j))
             {
-                scales[i][j] = Exact(change(settings.base_lr, scales[i][j].0));
+                scales[i][j] = Number(change(settings.base_lr, scales[i][j].0));
                 met = true;
             }
         }

@@ -5,12 +5,12 @@ use tenterhook_hooks::{Event, GroupInfo, HookInfo, Metrics, MetricsRow, Optimize
 
 use super::{StepOutcome, Trainer};
 use crate::error::TrainError;
-use crate::exact::Exact;
+use tenterhook_record::metrics::Number;
 
 impl Trainer {
     /// Logs a step: the trainer's numbers and everything that hooks published.
     pub(super) fn log_step(&mut self, outcome: &StepOutcome) -> Result<(), TrainError> {
-        self.progress.latest_loss = Some(Exact(outcome.loss));
+        self.progress.latest_loss = Some(Number(outcome.loss));
         if outcome.skipped.is_none() {
             self.progress.loss_sum.0 += outcome.loss;
             self.progress.loss_count += 1;
@@ -84,7 +84,7 @@ impl Trainer {
 
     pub(super) fn remember(&mut self, metrics: &Metrics) {
         let exact = metrics.iter().filter(|(name, _)| !name.starts_with("time/"));
-        self.progress.metrics.extend(exact.map(|(name, value)| (name.clone(), Exact(*value))));
+        self.progress.metrics.extend(exact.map(|(name, value)| (name.clone(), Number(*value))));
         self.state.metrics.extend(metrics.clone());
     }
 
