@@ -53,7 +53,7 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     }
     let device = device_of(args.device.as_deref(), &plan)?;
     use_threads(&plan)?;
-    let mut trainer = plan.trainer(registry, &device)?;
+    let mut trainer = plan.evaluator(registry, &device)?;
     let mut from = None;
     if let Some(run) = &run {
         let checkpoint = find_checkpoint(run, args.checkpoint.as_deref())?;

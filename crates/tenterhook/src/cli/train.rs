@@ -1,5 +1,6 @@
 //! `tenterhook train`: a run from a configuration.
 
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -74,7 +75,10 @@ pub(super) fn carry_out(
     let interrupt = Interrupt::default();
     signals::raise_on_signal(&interrupt)?;
     let mut trainer = begun.trainer.with_interrupt(interrupt);
-    if !quiet && !trainer.list_hooks().iter().any(|hook| hook.kind == "progress") {
+    // Without a terminal the bar is lines of text, and those of `console_log` are enough.
+    let shows =
+        |kind: &str| kind == "progress" || (kind == "console_log" && !std::io::stderr().is_terminal());
+    if !quiet && !trainer.list_hooks().iter().any(|hook| shows(&hook.kind)) {
         trainer.add_hook_from(&crate::training::registry(), &json!({ "kind": "progress" }))?;
     }
     let result = trainer.train();

@@ -122,9 +122,14 @@ impl Plan {
         if problems.is_empty() { Ok(Assembled { trainer, data }) } else { Err(problems) }
     }
 
-    /// A trainer without a record, such as for validation alone.
-    pub fn trainer(&self, registry: &HookRegistry, device: &Device) -> Result<Trainer, Problems> {
-        Ok(self.assemble(registry, device)?.trainer)
+    /// A trainer for validation alone: it has no record, and of the hooks those that listen inside the model.
+    pub fn evaluator(&self, registry: &HookRegistry, device: &Device) -> Result<Trainer, Problems> {
+        let trainer = self.assemble(registry, device)?.trainer;
+        for hook in trainer.list_hooks().iter().filter(|hook| hook.matched.is_empty()) {
+            // It was in the list a moment ago, and nobody else knows this trainer.
+            let _ = trainer.hooks().remove_hook(&hook.id);
+        }
+        Ok(trainer)
     }
 
     fn build(
@@ -150,7 +155,7 @@ impl Plan {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
-        let mut usual = vec![json!({ "kind": "identity_update" }), json!({ "kind": "grad_coverage" })];
+        let mut usual = vec![json!({ "kind": "identity_update" })];
         if let Some(limit) = self.config.train.max_time {
             usual.push(json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
         }
