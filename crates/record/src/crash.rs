@@ -240,10 +240,10 @@ pub(crate) fn states_after_power_cuts(root: &Path, before: &Tree, ops: &[Op]) ->
         let mut disk = Disk::new(before);
         ops[..prefix].iter().for_each(|op| disk.run(op, root));
         for (node, kind) in disk.nodes.iter_mut().enumerate() {
-            if let Kind::File { bytes, .. } = kind {
-                if let Some((_, all)) = contents.iter().find(|(known, _)| *known == node) {
-                    bytes.clone_from(all);
-                }
+            if let Kind::File { bytes, .. } = kind
+                && let Some((_, all)) = contents.iter().find(|(known, _)| *known == node)
+            {
+                bytes.clone_from(all);
             }
         }
         let changes: usize = disk.nodes.iter().map(pending).sum();
