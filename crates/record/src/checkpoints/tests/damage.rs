@@ -14,13 +14,6 @@ fn problem_after(change: impl FnOnce(&Path)) -> String {
     verify(&path).unwrap_err().to_string()
 }
 
-/// Writes a manifest that says anything at all, with a digest that holds.
-fn forge(path: &Path, change: impl FnOnce(&mut Manifest)) {
-    let mut manifest = Manifest::read(path).unwrap();
-    change(&mut manifest);
-    fs::write(path.join(MANIFEST), manifest.to_bytes().unwrap()).unwrap();
-}
-
 #[test]
 fn p6_every_flipped_byte_of_the_manifest_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
