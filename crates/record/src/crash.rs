@@ -122,6 +122,19 @@ impl Disk {
         node
     }
 
+    /// A directory is removed from the inside: each of its entries goes for itself.
+    fn empty(&mut self, node: Node) {
+        if let Kind::File { .. } = self.nodes[node] {
+            return;
+        }
+        for (name, inner) in self.entries(node) {
+            self.empty(inner);
+            if let Kind::Dir(dir) = &mut self.nodes[node] {
+                dir.pending.push(Entry::Delete(name));
+            }
+        }
+    }
+
     /// Does what the operation did. What was written is not known here, only how much.
     fn run(&mut self, op: &Op, root: &Path) {
         let inside = |path: &Path| path.strip_prefix(root).unwrap().to_path_buf();
@@ -138,6 +151,8 @@ impl Disk {
             }
             Op::Remove(path) => {
                 let path = inside(path);
+                let node = self.find(&path);
+                self.empty(node);
                 self.dir_of(&path).pending.push(Entry::Delete(name(&path)));
             }
             Op::SyncDir(path) => {
@@ -240,10 +255,10 @@ pub(crate) fn states_after_power_cuts(root: &Path, before: &Tree, ops: &[Op]) ->
         let mut disk = Disk::new(before);
         ops[..prefix].iter().for_each(|op| disk.run(op, root));
         for (node, kind) in disk.nodes.iter_mut().enumerate() {
-            if let Kind::File { bytes, .. } = kind {
-                if let Some((_, all)) = contents.iter().find(|(known, _)| *known == node) {
-                    bytes.clone_from(all);
-                }
+            if let Kind::File { bytes, .. } = kind
+                && let Some((_, all)) = contents.iter().find(|(known, _)| *known == node)
+            {
+                bytes.clone_from(all);
             }
         }
         let changes: usize = disk.nodes.iter().map(pending).sum();

@@ -27,7 +27,8 @@
 //! ```
 
 pub mod checkpoints;
-#[cfg(all(test, debug_assertions))]
+#[cfg(test)]
+#[cfg(debug_assertions)]
 mod crash;
 pub mod disk;
 pub mod fault;

@@ -70,6 +70,38 @@ fn p10_files_have_the_mode_of_the_umask_and_keep_the_one_they_had() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn p10_every_umask_is_honoured() {
+    use std::os::unix::fs::PermissionsExt;
+    for (umask, expected) in [("022", 0o644), ("027", 0o640), ("077", 0o600)] {
+        let dir = tempfile::tempdir().unwrap();
+        // A umask belongs to a whole process, so it is set for a child.
+        let child = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!("umask {umask} && exec \"$0\" --exact disk::tests::write_in_a_child --ignored"))
+            .arg(std::env::current_exe().unwrap())
+            .env("TENTERHOOK_TEST_DIR", dir.path())
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{child:?}");
+        for name in ["atomic", "step-1/model.safetensors", "step-1/manifest.json"] {
+            let about = fs::metadata(dir.path().join(name)).unwrap();
+            assert_eq!(about.permissions().mode() & 0o7777, expected, "{name} with umask {umask}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in a child process of another test"]
+fn write_in_a_child() {
+    let dir = PathBuf::from(std::env::var_os("TENTERHOOK_TEST_DIR").unwrap());
+    atomic_write(&dir.join("atomic"), |to| to.write_all(b"x")).unwrap();
+    let mut writer = crate::checkpoints::CheckpointWriter::begin(&dir, "step-1", 1).unwrap();
+    writer.file("model.safetensors", |to| to.write_all(b"x")).unwrap();
+    writer.finish(serde_json::Map::new()).unwrap();
+}
+
 #[test]
 fn a_sweep_takes_temporary_names_only() {
     let dir = tempfile::tempdir().unwrap();

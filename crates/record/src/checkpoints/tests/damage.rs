@@ -14,13 +14,6 @@ fn problem_after(change: impl FnOnce(&Path)) -> String {
     verify(&path).unwrap_err().to_string()
 }
 
-/// Writes a manifest that says anything at all, with a digest that holds.
-fn forge(path: &Path, change: impl FnOnce(&mut Manifest)) {
-    let mut manifest = Manifest::read(path).unwrap();
-    change(&mut manifest);
-    fs::write(path.join(MANIFEST), manifest.to_bytes().unwrap()).unwrap();
-}
-
 #[test]
 fn p6_every_flipped_byte_of_the_manifest_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
@@ -30,7 +23,7 @@ fn p6_every_flipped_byte_of_the_manifest_is_noticed() {
     // Reading the bytes is all that happens to them, so most of this needs no disk.
     let refused = |bad: &[u8]| Manifest::from_bytes(bad, &manifest).unwrap_err().to_string();
     for at in 0..good.len() {
-        for flip in 1..=255 {
+        for flip in [1, 2, 4, 8, 16, 32, 64, 128, 255] {
             let mut bad = good.clone();
             bad[at] ^= flip;
             assert!(refused(&bad).contains("manifest.json"), "byte {at} with {flip}");
@@ -56,7 +49,7 @@ fn p6_every_flipped_or_cut_byte_of_the_data_is_noticed() {
         1..=255_u8,
         any::<bool>(),
     );
-    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    let config = ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config)
         .run(&flips, |(name, at, flip, cut)| {
             let file = path.join(name);

@@ -24,13 +24,22 @@ fn a_checkpoint_is_written_listed_verified_and_removed() {
 #[test]
 fn the_newest_is_the_highest_step_whatever_its_name_then_the_last_written() {
     let dir = tempfile::tempdir().unwrap();
-    for (name, step) in [("z", 5), ("best", 20), ("a", 9), ("same", 20), ("step-99", 1), ("same", 20)] {
+    for (name, step) in [("z", 5), ("youth", 20), ("a", 9), ("same", 20), ("step-99", 1), ("same", 20)] {
         save(dir.path(), name, step).unwrap();
     }
     let listed: Vec<_> = list(dir.path()).unwrap().into_iter().map(|one| (one.name, one.step)).collect();
-    let expected = [("step-99", 1), ("z", 5), ("a", 9), ("best", 20), ("same", 20), ("same-v1", 20)];
+    let expected = [("step-99", 1), ("z", 5), ("a", 9), ("youth", 20), ("same", 20), ("same-v1", 20)];
     assert_eq!(listed, expected.map(|(name, step)| (name.to_string(), Some(step))));
     assert_eq!(newest_good(dir.path()).unwrap().checkpoint.unwrap().0.name, "same-v1");
+}
+
+#[test]
+fn the_last_written_is_the_newest_also_when_the_clock_was_set_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let early = save(dir.path(), "z", 1).unwrap();
+    forge(&early, |manifest| manifest.written += 3_600_000_000);
+    save(dir.path(), "a", 1).unwrap();
+    assert_eq!(newest_good(dir.path()).unwrap().checkpoint.unwrap().0.name, "a");
 }
 
 #[test]
