@@ -7,23 +7,34 @@ use tenterhook_hooks::{AttachError, Hook, HookRegistry};
 mod console;
 mod early_stopping;
 mod identity_update;
+mod lr_monitor;
 mod model_checkpoint;
 mod monitored;
+mod reduce_lr_on_plateau;
 mod template;
 #[cfg(test)]
 mod test_support;
 
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
+pub use lr_monitor::{LrMonitor, LrMonitorOptions};
 pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
 pub use monitored::Goal;
+pub use reduce_lr_on_plateau::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
 
 /// Adds every kind of this crate to a registry. A name that is taken is an error.
 pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     let r = registry;
     add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
+    add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
+    add(
+        r,
+        ReduceLrOnPlateau::KIND,
+        "lowers learning rates when a metric stands still",
+        ReduceLrOnPlateau::new,
+    )?;
     Ok(())
 }
 
