@@ -6,6 +6,8 @@ use tenterhook_hooks::{AttachError, Hook, HookRegistry};
 
 mod console;
 mod early_stopping;
+mod ema;
+mod freeze;
 mod identity_update;
 mod lr_monitor;
 mod model_checkpoint;
@@ -16,6 +18,8 @@ mod template;
 mod test_support;
 
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
+pub use ema::{Ema, EmaOptions};
+pub use freeze::{Freeze, FreezeOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
 pub use lr_monitor::{LrMonitor, LrMonitorOptions};
 pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
@@ -26,6 +30,8 @@ pub use reduce_lr_on_plateau::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, Thre
 pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     let r = registry;
     add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
+    add(r, Ema::KIND, "averages the weights and validates with the average", Ema::new)?;
+    add(r, Freeze::KIND, "keeps parameters from training, for good or until an epoch", Freeze::new)?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
     add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
