@@ -13,18 +13,18 @@ mod freeze;
 mod identity_update;
 mod json_log;
 mod log_file;
+mod lr_monitor;
+mod model_checkpoint;
 mod model_summary;
 mod monitored;
 mod progress;
-mod tensorboard;
-mod lr_monitor;
-mod model_checkpoint;
-mod monitored;
 mod reduce_lr_on_plateau;
 mod template;
+mod tensorboard;
 #[cfg(test)]
 mod test_support;
 mod throughput;
+mod webhook;
 
 pub use console_log::{ConsoleLog, ConsoleLogOptions};
 pub use csv_log::{CsvLog, CsvLogOptions};
@@ -33,15 +33,15 @@ pub use ema::{Ema, EmaOptions};
 pub use freeze::{Freeze, FreezeOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
 pub use json_log::{JsonLog, JsonLogOptions};
+pub use lr_monitor::{LrMonitor, LrMonitorOptions};
+pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
 pub use model_summary::{ModelSummary, ModelSummaryOptions};
 pub use monitored::Goal;
 pub use progress::{Progress, ProgressOptions};
+pub use reduce_lr_on_plateau::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
 pub use tensorboard::{Tensorboard, TensorboardOptions};
 pub use throughput::{Throughput, ThroughputOptions};
-pub use lr_monitor::{LrMonitor, LrMonitorOptions};
-pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
-pub use monitored::Goal;
-pub use reduce_lr_on_plateau::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
+pub use webhook::{Notice, SecretUrl, Webhook, WebhookOptions};
 
 /// Adds every kind of this crate to a registry. A name that is taken is an error.
 pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
@@ -57,6 +57,7 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, Progress::KIND, "shows a progress bar, or lines where there is no terminal", Progress::new)?;
     add(r, Tensorboard::KIND, "writes numbers and histograms of the run for TensorBoard", Tensorboard::new)?;
     add(r, Throughput::KIND, "measures tokens, batches and steps per time", Throughput::new)?;
+    add(r, Webhook::KIND, "sends messages to a chat: the end, a better model, a failure", Webhook::new)?;
     add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
     add(
