@@ -8,30 +8,40 @@ mod console;
 mod console_log;
 mod csv_log;
 mod early_stopping;
+mod ema;
+mod freeze;
 mod identity_update;
 mod json_log;
 mod log_file;
+mod lr_monitor;
 mod model_checkpoint;
 mod model_summary;
 mod monitored;
 mod progress;
+mod reduce_lr_on_plateau;
 mod template;
 mod tensorboard;
 #[cfg(test)]
 mod test_support;
 mod throughput;
+mod webhook;
 
 pub use console_log::{ConsoleLog, ConsoleLogOptions};
 pub use csv_log::{CsvLog, CsvLogOptions};
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
+pub use ema::{Ema, EmaOptions};
+pub use freeze::{Freeze, FreezeOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
 pub use json_log::{JsonLog, JsonLogOptions};
+pub use lr_monitor::{LrMonitor, LrMonitorOptions};
 pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
 pub use model_summary::{ModelSummary, ModelSummaryOptions};
 pub use monitored::Goal;
 pub use progress::{Progress, ProgressOptions};
+pub use reduce_lr_on_plateau::{ReduceLrOnPlateau, ReduceLrOnPlateauOptions, ThresholdMode};
 pub use tensorboard::{Tensorboard, TensorboardOptions};
 pub use throughput::{Throughput, ThroughputOptions};
+pub use webhook::{Notice, SecretUrl, Webhook, WebhookOptions};
 
 /// Adds every kind of this crate to a registry. A name that is taken is an error.
 pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
@@ -39,6 +49,8 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, ConsoleLog::KIND, "prints the numbers of the run, a line at a time", ConsoleLog::new)?;
     add(r, CsvLog::KIND, "writes chosen numbers of the run into a CSV file", CsvLog::new)?;
     add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
+    add(r, Ema::KIND, "averages the weights and validates with the average", Ema::new)?;
+    add(r, Freeze::KIND, "keeps parameters from training, for good or until an epoch", Freeze::new)?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
     add(r, JsonLog::KIND, "writes the numbers of the run into a file of JSON lines", JsonLog::new)?;
     add(r, ModelSummary::KIND, "prints a table of the model's parameters", ModelSummary::new)?;
@@ -46,6 +58,14 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, Tensorboard::KIND, "writes numbers and histograms of the run for TensorBoard", Tensorboard::new)?;
     add(r, Throughput::KIND, "measures tokens, batches and steps per time", Throughput::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
+    add(r, Webhook::KIND, "sends messages to a chat: the end, a better model, a failure", Webhook::new)?;
+    add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
+    add(
+        r,
+        ReduceLrOnPlateau::KIND,
+        "lowers learning rates when a metric stands still",
+        ReduceLrOnPlateau::new,
+    )?;
     Ok(())
 }
 
