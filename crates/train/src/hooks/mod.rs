@@ -8,6 +8,8 @@ mod console;
 mod early_stopping;
 mod ema;
 mod freeze;
+mod grad_coverage;
+mod gradient_monitor;
 mod identity_update;
 mod lr_monitor;
 mod model_checkpoint;
@@ -20,6 +22,8 @@ mod test_support;
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
 pub use ema::{Ema, EmaOptions};
 pub use freeze::{Freeze, FreezeOptions};
+pub use grad_coverage::{GradCoverage, GradCoverageOptions, OnZero};
+pub use gradient_monitor::{GradientMonitor, GradientMonitorOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
 pub use lr_monitor::{LrMonitor, LrMonitorOptions};
 pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
@@ -32,6 +36,13 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
     add(r, Ema::KIND, "averages the weights and validates with the average", Ema::new)?;
     add(r, Freeze::KIND, "keeps parameters from training, for good or until an epoch", Freeze::new)?;
+    add(r, GradCoverage::KIND, "ends a run in which a parameter gets no gradient", GradCoverage::new)?;
+    add(
+        r,
+        GradientMonitor::KIND,
+        "measures gradients and names those that vanish or explode",
+        GradientMonitor::new,
+    )?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
     add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
