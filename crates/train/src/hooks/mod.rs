@@ -4,16 +4,20 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use tenterhook_hooks::{AttachError, Hook, HookRegistry};
 
+mod activation_stats;
 mod console;
 mod console_log;
 mod csv_log;
 mod early_stopping;
 mod ema;
 mod freeze;
+mod grad_coverage;
+mod gradient_monitor;
 mod identity_update;
 mod json_log;
 mod log_file;
 mod lr_monitor;
+mod max_time;
 mod model_checkpoint;
 mod model_summary;
 mod monitored;
@@ -28,12 +32,16 @@ mod webhook;
 
 pub use console_log::{ConsoleLog, ConsoleLogOptions};
 pub use csv_log::{CsvLog, CsvLogOptions};
+pub use activation_stats::{ActivationStat, ActivationStats, ActivationStatsOptions};
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
 pub use ema::{Ema, EmaOptions};
 pub use freeze::{Freeze, FreezeOptions};
+pub use grad_coverage::{GradCoverage, GradCoverageOptions, OnZero};
+pub use gradient_monitor::{GradientMonitor, GradientMonitorOptions};
 pub use identity_update::{IdentityUpdate, IdentityUpdateOptions};
 pub use json_log::{JsonLog, JsonLogOptions};
 pub use lr_monitor::{LrMonitor, LrMonitorOptions};
+pub use max_time::{MaxTime, MaxTimeOptions, Time};
 pub use model_checkpoint::{BestModel, ModelCheckpoint, ModelCheckpointOptions};
 pub use model_summary::{ModelSummary, ModelSummaryOptions};
 pub use monitored::Goal;
@@ -48,18 +56,27 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     let r = registry;
     add(r, ConsoleLog::KIND, "prints the numbers of the run, a line at a time", ConsoleLog::new)?;
     add(r, CsvLog::KIND, "writes chosen numbers of the run into a CSV file", CsvLog::new)?;
+    add(r, ActivationStats::KIND, "logs mean and spread of activations", ActivationStats::new)?;
     add(r, EarlyStopping::KIND, "ends the run when a metric no longer improves", EarlyStopping::new)?;
     add(r, Ema::KIND, "averages the weights and validates with the average", Ema::new)?;
     add(r, Freeze::KIND, "keeps parameters from training, for good or until an epoch", Freeze::new)?;
+    add(r, GradCoverage::KIND, "ends a run in which a parameter gets no gradient", GradCoverage::new)?;
+    add(
+        r,
+        GradientMonitor::KIND,
+        "measures gradients and names those that vanish or explode",
+        GradientMonitor::new,
+    )?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
     add(r, JsonLog::KIND, "writes the numbers of the run into a file of JSON lines", JsonLog::new)?;
     add(r, ModelSummary::KIND, "prints a table of the model's parameters", ModelSummary::new)?;
     add(r, Progress::KIND, "shows a progress bar, or lines where there is no terminal", Progress::new)?;
     add(r, Tensorboard::KIND, "writes numbers and histograms of the run for TensorBoard", Tensorboard::new)?;
     add(r, Throughput::KIND, "measures tokens, batches and steps per time", Throughput::new)?;
+    add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
+    add(r, MaxTime::KIND, "ends the run after a given time", MaxTime::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
     add(r, Webhook::KIND, "sends messages to a chat: the end, a better model, a failure", Webhook::new)?;
-    add(r, LrMonitor::KIND, "logs learning rates", LrMonitor::new)?;
     add(
         r,
         ReduceLrOnPlateau::KIND,
@@ -93,5 +110,45 @@ fn none_of(problems: Vec<String>, kind: &str) -> Result<(), AttachError> {
     match problems.is_empty() {
         true => Ok(()),
         false => Err(AttachError::BadOptions { kind: kind.to_string(), problems }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn every_kind_is_made_from_its_defaults_and_explains_its_options() {
+        let mut registry = HookRegistry::standard();
+        register_all(&mut registry).unwrap();
+        let standard = HookRegistry::standard();
+        let ours: Vec<_> = registry.kinds().filter(|kind| standard.kind(&kind.name).is_err()).collect();
+        assert!(ours.len() >= 11);
+        for kind in ours {
+            assert!(kind.builtin && !kind.doc.is_empty(), "{}", kind.name);
+            for option in &kind.options {
+                assert!(!option.doc.is_empty(), "{}.{}", kind.name, option.name);
+            }
+            let spec = match kind.name.as_str() {
+                "freeze" => json!({"kind": "freeze", "params": ["*"]}),
+                "max_time" => json!({"kind": "max_time", "duration": "1h"}),
+                name => json!({ "kind": name }),
+            };
+            let (hook, _) = registry.build(&spec).unwrap();
+            assert_eq!(hook.kind(), kind.name);
+        }
+        assert!(register_all(&mut registry).is_err(), "a name that is taken");
+    }
+
+    #[test]
+    fn a_wrong_option_is_named_with_the_right_one() {
+        let mut registry = HookRegistry::new();
+        register_all(&mut registry).unwrap();
+        let wrong = json!({"kind": "early_stopping", "patient": 3, "mode": "least", "min_delta": "x"});
+        let error = registry.build(&wrong).err().unwrap().to_string();
+        for part in ["unknown option `patient`; nearest: `patience`", "`mode`", "`min_delta`"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 }
