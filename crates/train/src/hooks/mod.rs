@@ -30,9 +30,9 @@ mod test_support;
 mod throughput;
 mod webhook;
 
+pub use activation_stats::{ActivationStat, ActivationStats, ActivationStatsOptions};
 pub use console_log::{ConsoleLog, ConsoleLogOptions};
 pub use csv_log::{CsvLog, CsvLogOptions};
-pub use activation_stats::{ActivationStat, ActivationStats, ActivationStatsOptions};
 pub use early_stopping::{EarlyStopping, EarlyStoppingOptions};
 pub use ema::{Ema, EmaOptions};
 pub use freeze::{Freeze, FreezeOptions};

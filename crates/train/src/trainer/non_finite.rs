@@ -104,8 +104,7 @@ impl Trainer {
         if let (Some(loss), true) = (loss, gradients) {
             let _ = backward(&loss, self.model.params(), None);
         }
-        let first = found.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first
+        std::mem::take(&mut *found.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
