@@ -59,7 +59,7 @@ fn doubles(stored: &StoredTensor<'_>) -> Result<Vec<f64>> {
 }
 
 /// Writes the numbers of a tensor in the order and byte order of the format.
-pub(crate) fn write_tensor(tensor: &Tensor, writer: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_tensor(tensor: &Tensor, writer: &mut dyn Write) -> io::Result<()> {
     let flat = tensor.flatten_all().map_err(io::Error::other)?;
     match flat.dtype() {
         DType::F16 => write_numbers(flat.to_vec1(), f16::to_le_bytes, writer),

@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
@@ -11,7 +10,7 @@ use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::Value;
 use tenterhook_nn::Params;
 
-use super::atomic::{PendingFile, sync_directory, text};
+use super::atomic::{PendingFile, text};
 use super::convert::{stored_type, write_tensor};
 use super::read::read_bounded;
 use super::{CONFIG, LARGEST_TOKENIZER, TOKENIZER, WEIGHTS};
@@ -46,8 +45,7 @@ pub fn save_model(
     }
     let config = format!("{config_json:#}\n");
     pending.push(PendingFile::write(dir.join(CONFIG), text(config.as_bytes()))?);
-    pending.into_iter().try_for_each(PendingFile::publish)?;
-    sync_directory(dir)
+    pending.into_iter().try_for_each(PendingFile::publish)
 }
 
 /// The parameters of a model as they are written.
@@ -68,11 +66,7 @@ pub(crate) fn with_dtype(mut config_json: Value, dtype: DType) -> Value {
 
 /// Writes tensors as one safetensors file, which is the old one or the whole new one at every moment.
 pub fn save_tensors(path: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
-    pending_tensors(path.to_path_buf(), tensors)?.publish()?;
-    match path.parent() {
-        Some(dir) if !dir.as_os_str().is_empty() => sync_directory(dir),
-        _ => sync_directory(Path::new(".")),
-    }
+    pending_tensors(path.to_path_buf(), tensors)?.publish()
 }
 
 fn pending_tensors(path: PathBuf, tensors: &[(String, Tensor)]) -> Result<PendingFile, ModelError> {
@@ -83,7 +77,7 @@ fn pending_tensors(path: PathBuf, tensors: &[(String, Tensor)]) -> Result<Pendin
     let header = header(&sorted).map_err(|problem| ModelError::Unwritable { path: path.clone(), problem })?;
     PendingFile::write(path, |writer| {
         writer.write_all(&header)?;
-        sorted.iter().try_for_each(|(_, tensor)| write_tensor(tensor, writer))
+        sorted.iter().try_for_each(|(_, tensor)| write_tensor(tensor, &mut *writer))
     })
 }
 
