@@ -172,6 +172,15 @@ mod tests {
         trainer.attach(Freeze::new(options(json!({"params": ["*.bias"], "until_epoch": 2})))?)?;
         trainer.fire(Event::TrainStart)?;
         assert!(trainer.state.frozen.is_empty());
+
+        // What it had let go before the restart is not asked for again: another hook may have frozen it since.
+        let mut trainer = MockTrainer::new();
+        trainer.state.current_epoch = 3;
+        let mut hook = Freeze::new(options(json!({"params": ["*.bias"], "until_epoch": 2})))?;
+        hook.load_state(true.into())?;
+        trainer.attach(hook)?;
+        trainer.fire(Event::TrainStart)?;
+        assert!(trainer.requests().is_empty());
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use serde::de::DeserializeOwned;
 use tenterhook_hooks::{AttachError, Hook, HookRegistry};
 
 mod activation_stats;
+mod checkpoint_names;
 mod console;
 mod console_log;
 mod csv_log;
@@ -61,12 +62,7 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, Ema::KIND, "averages the weights and validates with the average", Ema::new)?;
     add(r, Freeze::KIND, "keeps parameters from training, for good or until an epoch", Freeze::new)?;
     add(r, GradCoverage::KIND, "ends a run in which a parameter gets no gradient", GradCoverage::new)?;
-    add(
-        r,
-        GradientMonitor::KIND,
-        "measures gradients and names those that vanish or explode",
-        GradientMonitor::new,
-    )?;
+    add(r, GradientMonitor::KIND, "names gradients that vanish or explode", GradientMonitor::new)?;
     add(r, IdentityUpdate::KIND, "leaves gradients as they are and counts", IdentityUpdate::new)?;
     add(r, JsonLog::KIND, "writes the numbers of the run into a file of JSON lines", JsonLog::new)?;
     add(r, ModelSummary::KIND, "prints a table of the model's parameters", ModelSummary::new)?;
@@ -83,6 +79,7 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
         "lowers learning rates when a metric stands still",
         ReduceLrOnPlateau::new,
     )?;
+    add(r, ReduceLrOnPlateau::KIND, "lowers learning rates on a plateau", ReduceLrOnPlateau::new)?;
     Ok(())
 }
 

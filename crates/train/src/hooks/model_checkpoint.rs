@@ -1,12 +1,10 @@
 //! Keeping the best checkpoints.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{AttachError, BatchInfo, Cx, Hook, HookResult, Metrics, Request};
 
+use crate::hooks::checkpoint_names::{claim, hold, remove};
 use crate::hooks::console::Console;
 use crate::hooks::monitored::{Exact, Goal, absent, after_validation, is_validation, latest};
 use crate::hooks::none_of;
@@ -194,59 +192,14 @@ impl ModelCheckpoint {
     }
 }
 
-/// The names of checkpoints that hooks of this kind hold, in lower case, and those they gave up at a step. Several of them share one
-/// directory: none may take or remove another's.
-#[derive(Default)]
-struct Claims(Mutex<BTreeMap<String, Option<u64>>>);
-
-impl Claims {
-    fn of(cx: &Cx) -> Arc<Self> {
-        cx.board().get::<Self>().unwrap_or_else(|| {
-            cx.board().put_for_run(Self::default());
-            cx.board().get::<Self>().unwrap_or_default()
-        })
-    }
-
-    fn set(&self, name: &str, given_up: Option<u64>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_lowercase(), given_up);
-    }
-
-    /// A name that was given up at this very step is still being removed.
-    fn is_free(&self, name: &str, step: u64) -> bool {
-        let claims = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        claims
-            .get(&name.to_lowercase())
-            .is_none_or(|given_up| given_up.is_some_and(|given_up| given_up < step))
-    }
-}
-
-/// Takes a name that nobody holds: this one, or with `-v1`, `-v2`, ...
-fn claim(wanted: &str, step: u64, cx: &Cx) -> String {
-    let claims = Claims::of(cx);
-    let mut name = wanted.to_string();
-    let mut version = 0u64;
-    while !claims.is_free(&name, step) {
-        version += 1;
-        name = format!("{wanted}-v{version}");
-    }
-    claims.set(&name, None);
-    name
-}
-
-fn remove(name: String, step: u64, cx: &mut Cx) {
-    Claims::of(cx).set(&name, Some(step));
-    cx.request(Request::Remove { name });
-}
-
 impl Hook for ModelCheckpoint {
     fn kind(&self) -> &str {
         Self::KIND
     }
 
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
-        let claims = Claims::of(cx);
         let names = self.state.kept.iter().map(|kept| &kept.name).chain(&self.state.last);
-        names.for_each(|name| claims.set(name, None));
+        names.for_each(|name| hold(name, cx));
         Ok(())
     }
 
