@@ -1,6 +1,7 @@
 //! What happens in a run, as hooks are told of it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,17 @@ pub struct BatchInfo<'a> {
     /// Whether an optimizer step follows the backward of this batch, or has followed: with gradient accumulation not every batch
     /// makes a step.
     pub completes_step: bool,
+}
+
+/// Which batch it is, such as ``batch 3 of `train` (examples 5, 9)``.
+impl fmt::Display for BatchInfo<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMED: usize = 8;
+        let examples = self.batch.examples();
+        let shown = examples.iter().take(NAMED).map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let more = if examples.len() > NAMED { ", ..." } else { "" };
+        write!(f, "batch {} of `{}` (examples {shown}{more})", self.batch_idx, self.dataloader_name)
+    }
 }
 
 /// Gradients were clipped, or would have been had they been larger.

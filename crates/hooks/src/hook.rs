@@ -11,6 +11,7 @@ use crate::grads::NamedGrads;
 use crate::plan::Listener;
 use crate::point::{Point, PointId, PointTable};
 use crate::selector::Selector;
+use crate::statistics::Hits;
 
 /// Something attached to named places of a model.
 ///
@@ -310,6 +311,16 @@ impl<'a> At<'a> {
     /// The value, a layer's input, or the gradient.
     pub fn site(&self) -> Site {
         self.site
+    }
+
+    /// How many values are NaN or infinite and should not be: at masked scores, minus infinity is how it should be.
+    pub fn non_finite(&self, x: &Tensor) -> candle_core::Result<u64> {
+        Ok(Hits::find(x, |value| !value.is_finite() && !self.is_mask(value))?.count)
+    }
+
+    /// Whether a value means that there is none.
+    pub(crate) fn is_mask(&self, value: f64) -> bool {
+        value == f64::NEG_INFINITY && self.point().masked && !self.site.is_gradient()
     }
 
     /// The input of the layer whose output this is. `None` at points that are not a layer's output.

@@ -13,7 +13,7 @@ use crate::hook::Hook;
 use crate::life::{Ended, Events};
 use crate::manager::HookManager;
 use crate::options::HookOptions;
-use crate::point::PointTable;
+use crate::point::{Point, PointTable};
 use crate::receipt::Control;
 use crate::request::Request;
 use crate::train_state::{GroupInfo, OptimizerInfo, ParamInfo, TrainState};
@@ -68,7 +68,10 @@ impl Default for MockTrainer {
 impl MockTrainer {
     /// A run with the parameters `layer.weight` and `layer.bias`, and SGD with a learning rate of 0.001.
     pub fn new() -> Self {
-        let hooks = HookManager::new(PointTable::builder().build());
+        let mut points = PointTable::builder();
+        // A name that is new to an empty table is never refused.
+        let _ = points.point(Point::new("layer.hook_out", "batch d_out"));
+        let hooks = HookManager::new(points.build());
         let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &Device::Cpu);
         let params = [("layer.bias", zeros(&[2])), ("layer.weight", zeros(&[3, 2]))];
         let params = params

@@ -26,6 +26,8 @@ pub struct Point {
     pub on_demand: bool,
     /// Whether there is a gradient of the loss here: not at token ids.
     pub differentiable: bool,
+    /// Whether minus infinity is how it should be: at masked scores.
+    pub masked: bool,
     /// The transformer block it belongs to.
     pub block: Option<usize>,
 }
@@ -40,6 +42,7 @@ impl Point {
             writable: true,
             on_demand: false,
             differentiable: true,
+            masked: false,
             block: None,
         }
     }
@@ -65,6 +68,12 @@ impl Point {
     /// Marks the point as one that has no gradient.
     pub fn without_gradient(mut self) -> Self {
         self.differentiable = false;
+        self
+    }
+
+    /// Marks the point as one where minus infinity is how it should be.
+    pub fn masked(mut self) -> Self {
+        self.masked = true;
         self
     }
 

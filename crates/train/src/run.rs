@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tenterhook_hooks::{HookError, MetricsRow, RunStatus};
 use tenterhook_record::disk;
 use tenterhook_record::metrics::{MetricsLog, Row};
+use tenterhook_record::name::file_safe;
 use tenterhook_record::run::{Attempt, RunDir, RunLock, RunRecord, Status, config_hash, git_state, now};
 
 use crate::error::TrainError;
@@ -118,6 +119,12 @@ impl Run {
     /// Where checkpoints are.
     pub fn checkpoints(&self) -> PathBuf {
         self.dir.checkpoints()
+    }
+
+    /// Where what hooks captured since this start of the run goes.
+    pub(crate) fn captures_file(&self, hook_id: &str) -> PathBuf {
+        let from_step = self.record.attempts.last().map_or(0, |attempt| attempt.from_step);
+        self.dir.captures().join(format!("{}-{from_step:08}.safetensors", file_safe(hook_id)))
     }
 
     pub(crate) fn set_hooks(&mut self, hooks: Vec<Value>) -> Result<(), TrainError> {

@@ -76,7 +76,7 @@ pub(crate) fn write_tensor(tensor: &Tensor, writer: &mut dyn Write) -> io::Resul
 fn write_numbers<const N: usize, T: Copy>(
     numbers: Result<Vec<T>>,
     bytes: impl Fn(T) -> [u8; N],
-    writer: &mut impl Write,
+    writer: &mut dyn Write,
 ) -> io::Result<()> {
     numbers.map_err(io::Error::other)?.into_iter().try_for_each(|number| writer.write_all(&bytes(number)))
 }

@@ -207,7 +207,7 @@ impl AttentionPoints {
                 true => Some((point("hook_rot_q", head)?, point("hook_rot_k", kv_head)?)),
                 false => None,
             },
-            scores: point("hook_attn_scores", square)?,
+            scores: scope.point(Point::new(format!("{name}.hook_attn_scores"), square).masked())?,
             pattern: point("hook_pattern", square)?,
             z: point("hook_z", head)?,
             result: scope

@@ -146,7 +146,7 @@ fn a_tail_says_what_a_resumed_run_dropped() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn p3_a_line_that_fails_is_taken_back() {
+fn p03_a_line_that_fails_is_taken_back() {
     use crate::fault;
     let (_dir, path, mut log) = log_of(0..2);
     for faults in ["disk.write=short", "disk.write=eio", "disk.write=short;disk.truncate=eio"] {

@@ -100,6 +100,11 @@ impl RunDir {
         self.path.join("tensorboard")
     }
 
+    /// The directory of captured tensors.
+    pub fn captures(&self) -> PathBuf {
+        self.path.join("captures")
+    }
+
     /// Takes the run's lock, which at most one process has. It is free again when the guard is dropped or the process
     /// ends, however that happens. What a killed process left half-written in the run's directory and among its
     /// checkpoints is removed.

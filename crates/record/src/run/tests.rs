@@ -63,7 +63,7 @@ fn p32_a_run_cannot_be_made_outside() {
 }
 
 #[test]
-fn p9_a_second_writer_is_told_who_the_first_one_is() {
+fn p09_a_second_writer_is_told_who_the_first_one_is() {
     let runs = tempfile::tempdir().unwrap();
     let run = RunDir::create(runs.path(), Some("a")).unwrap();
     let lock = run.lock().unwrap();
@@ -79,11 +79,11 @@ fn p9_a_second_writer_is_told_who_the_first_one_is() {
 }
 
 #[test]
-fn p9_the_lock_of_a_killed_process_is_free() {
+fn p09_the_lock_of_a_killed_process_is_free() {
     let runs = tempfile::tempdir().unwrap();
     let run = RunDir::create(runs.path(), Some("a")).unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "run::tests::lock_in_a_child", "--ignored", "--quiet"])
+        .args(["--exact", "run::tests::lock_in_a_child", "--quiet"])
         .env("TENTERHOOK_TEST_DIR", run.path())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
@@ -99,10 +99,11 @@ fn p9_the_lock_of_a_killed_process_is_free() {
     run.lock().unwrap();
 }
 
+/// Does nothing but in a child process of another test.
 #[test]
-#[ignore = "runs in a child process of another test"]
 fn lock_in_a_child() {
-    let run = RunDir::open(std::env::var_os("TENTERHOOK_TEST_DIR").unwrap().as_ref()).unwrap();
+    let Some(dir) = std::env::var_os("TENTERHOOK_TEST_DIR") else { return };
+    let run = RunDir::open(dir.as_ref()).unwrap();
     // The parent may be trying the lock at this moment.
     let _lock = loop {
         match run.lock() {
@@ -229,7 +230,7 @@ fn p40_the_commit_is_known_inside_a_repository() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn p3_a_record_that_cannot_be_written_keeps_the_old_one() {
+fn p03_a_record_that_cannot_be_written_keeps_the_old_one() {
     use crate::fault;
     let runs = tempfile::tempdir().unwrap();
     let run = RunDir::create(runs.path(), Some("a")).unwrap();
@@ -249,7 +250,7 @@ fn p3_a_record_that_cannot_be_written_keeps_the_old_one() {
 
 #[cfg(debug_assertions)]
 #[test]
-fn p2_a_power_cut_while_the_record_is_written_leaves_the_old_or_the_new_one() {
+fn p02_a_power_cut_while_the_record_is_written_leaves_the_old_or_the_new_one() {
     use crate::crash::{read_tree, states_after_power_cuts};
     use crate::fault;
     let runs = tempfile::tempdir().unwrap();

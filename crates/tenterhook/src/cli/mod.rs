@@ -90,9 +90,10 @@ pub fn main_with(registry: HookRegistry) -> ExitCode {
     }
 }
 
-/// Warnings go to standard error; `RUST_LOG` asks for more.
+/// Warnings go to standard error, and the shapes that `debug` was asked for; `RUST_LOG` asks for more.
 fn start_logging() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("warn,tenterhook_hooks::kinds::debug=info"));
     let color =
         std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     // Another subscriber may be there already when a test or a user's own main calls us.

@@ -155,7 +155,7 @@ impl Plan {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
-        let mut usual = vec![json!({ "kind": "identity_update" })];
+        let mut usual = vec![json!({ "kind": "identity_update" }), json!({ "kind": "grad_coverage" })];
         if let Some(limit) = self.config.train.max_time {
             usual.push(json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
         }

@@ -187,18 +187,21 @@ fn p30_no_file_can_run_code() {
         fs::write(dir.path().join(name), pickle).unwrap();
         check(name, dir.path(), &[name]);
     }
-    // Nothing in our sources loads code or starts programs.
+    // Nothing in our sources loads code or starts programs, but for git, which is asked for the commit.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut sources = vec![root];
     let mut read = 0;
     while let Some(path) = sources.pop() {
         if path.is_dir() {
             let inside = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
-            sources.extend(inside.filter(|path| !path.ends_with("tests") && !path.ends_with("target")));
+            let apart = ["tests", "tests.rs", "target"];
+            sources.extend(inside.filter(|path| !apart.iter().any(|name| path.ends_with(name))));
         } else if path.extension().is_some_and(|end| end == "rs") {
             let text = fs::read_to_string(&path).unwrap();
-            for forbidden in ["process::Command", "libloading", "dlopen", "serde_pickle"] {
-                assert!(!text.contains(forbidden), "{}: {forbidden}", path.display());
+            for forbidden in ["process::Command", "process::{Command", "libloading", "dlopen", "serde_pickle"]
+            {
+                let is_git = path.ends_with("record/src/run/git.rs") && forbidden.starts_with("process");
+                assert!(is_git || !text.contains(forbidden), "{}: {forbidden}", path.display());
             }
             read += 1;
         }

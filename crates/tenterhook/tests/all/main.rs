@@ -4,5 +4,6 @@
 
 mod bad_input;
 mod capture;
+mod lab;
 mod points;
 mod support;

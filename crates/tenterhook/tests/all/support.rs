@@ -10,10 +10,19 @@ pub(crate) struct Ran {
     pub(crate) stderr: String,
 }
 
+impl Ran {
+    /// Runs a command to its end.
+    pub(crate) fn of(mut command: Command) -> Self {
+        let output = command.output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
 pub(crate) fn tenterhook<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_tenterhook")).args(args).output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tenterhook"));
+    command.args(args);
+    Ran::of(command)
 }
 
 /// The directory of a reference model.

@@ -6,7 +6,7 @@ mod snapshot;
 
 pub(crate) use read::read;
 pub(crate) use saver::Saver;
-pub(crate) use snapshot::{Snapshot, State, Weights};
+pub(crate) use snapshot::{Snapshot, State, Weights, as_safetensors};
 
 /// The version of `state.json`.
 const STATE_FORMAT: u64 = 1;

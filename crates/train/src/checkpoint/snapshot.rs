@@ -115,11 +115,13 @@ fn write_tensors(
     name: &str,
     tensors: &[(String, Tensor)],
 ) -> std::result::Result<(), CheckpointError> {
-    writer.file(name, |to: &mut dyn Write| {
-        // `transformers` refuses a file that does not say this of itself.
-        let about = HashMap::from([("format".to_string(), "pt".to_string())]);
-        let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
-        let bytes = safetensors::serialize(views, Some(about)).map_err(std::io::Error::other)?;
-        to.write_all(&bytes)
-    })
+    writer.file(name, |to: &mut dyn Write| to.write_all(&as_safetensors(tensors)?))
+}
+
+/// Named tensors as the bytes of a safetensors file.
+pub(crate) fn as_safetensors(tensors: &[(String, Tensor)]) -> std::io::Result<Vec<u8>> {
+    // `transformers` refuses a file that does not say this of itself.
+    let about = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
+    safetensors::serialize(views, Some(about)).map_err(std::io::Error::other)
 }

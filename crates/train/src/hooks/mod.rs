@@ -73,12 +73,6 @@ pub fn register_all(registry: &mut HookRegistry) -> Result<(), AttachError> {
     add(r, MaxTime::KIND, "ends the run after a given time", MaxTime::new)?;
     add(r, ModelCheckpoint::KIND, "keeps the best checkpoints", ModelCheckpoint::new)?;
     add(r, Webhook::KIND, "sends messages to a chat: the end, a better model, a failure", Webhook::new)?;
-    add(
-        r,
-        ReduceLrOnPlateau::KIND,
-        "lowers learning rates when a metric stands still",
-        ReduceLrOnPlateau::new,
-    )?;
     add(r, ReduceLrOnPlateau::KIND, "lowers learning rates on a plateau", ReduceLrOnPlateau::new)?;
     Ok(())
 }
@@ -130,6 +124,7 @@ mod tests {
             let spec = match kind.name.as_str() {
                 "freeze" => json!({"kind": "freeze", "params": ["*"]}),
                 "max_time" => json!({"kind": "max_time", "duration": "1h"}),
+                "webhook" => json!({"kind": "webhook", "url": "https://a.example/"}),
                 name => json!({ "kind": name }),
             };
             let (hook, _) = registry.build(&spec).unwrap();

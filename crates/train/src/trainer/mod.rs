@@ -1,6 +1,7 @@
 //! The loop: read it, and you know every event.
 
 mod build;
+mod captures;
 mod manage;
 mod non_finite;
 mod place;
@@ -206,8 +207,10 @@ impl Trainer {
             (Ok(RunStatus::Stopped), Some(stop)) => Some(format!("hook `{}`: {}", stop.hook_id, stop.reason)),
             _ => None,
         };
+        let captures = self.write_captures();
         self.close_record(status, reason.clone())?;
         result?;
+        captures?;
         match failure {
             Some(error) => Err(error),
             None => {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::Tensor;
-use tenterhook_hooks::{At, Cx, Hook, HookManager, HookResult, NamedGrads, PassSetup, Want, inspect};
+use tenterhook_hooks::{At, Cx, Hook, HookManager, HookResult, NamedGrads, PassSetup, Want};
 use tenterhook_nn::backward;
 
 use super::Trainer;
@@ -131,8 +131,7 @@ impl Hook for Finder {
         if found.is_some() || !x.dtype().is_float() {
             return Ok(());
         }
-        let summary = inspect(x)?;
-        let bad = summary.nan + summary.infinite;
+        let bad = at.non_finite(x)?;
         if bad > 0 {
             let what = if at.site().is_gradient() { "the gradient at " } else { "" };
             *found = Some(format!("{what}point `{}` ({bad} of {} values)", at.name(), x.elem_count()));

@@ -44,10 +44,7 @@ impl Loaded {
     }
 
     pub(super) fn named(&self) -> String {
-        let examples = self.batch.examples();
-        let shown = examples.iter().take(8).map(u64::to_string).collect::<Vec<_>>().join(", ");
-        let more = if examples.len() > 8 { ", ..." } else { "" };
-        format!("batch {} of `{}` (examples {shown}{more})", self.batch_idx, self.loader_name)
+        self.info(&Metrics::new(), false).to_string()
     }
 }
 

@@ -15,7 +15,7 @@ fn problem_after(change: impl FnOnce(&Path)) -> String {
 }
 
 #[test]
-fn p6_every_flipped_byte_of_the_manifest_is_noticed() {
+fn p06_every_flipped_byte_of_the_manifest_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = save(dir.path(), "a", 3).unwrap();
     let manifest = path.join(MANIFEST);
@@ -39,7 +39,7 @@ fn p6_every_flipped_byte_of_the_manifest_is_noticed() {
 }
 
 #[test]
-fn p6_every_flipped_or_cut_byte_of_the_data_is_noticed() {
+fn p06_every_flipped_or_cut_byte_of_the_data_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = save(dir.path(), "a", 3).unwrap();
     let files = ["model.safetensors", "ema/model.safetensors", "state.json"];
@@ -70,7 +70,7 @@ fn p6_every_flipped_or_cut_byte_of_the_data_is_noticed() {
 }
 
 #[test]
-fn p6_missing_extra_swapped_and_replaced_files_are_named() {
+fn p06_missing_extra_swapped_and_replaced_files_are_named() {
     let missing = problem_after(|path| fs::remove_file(path.join("state.json")).unwrap());
     assert!(missing.ends_with("state.json: is missing"), "{missing}");
     let gone = problem_after(|path| fs::remove_dir_all(path.join("ema")).unwrap());
@@ -107,7 +107,7 @@ fn hidden_files_are_left_alone() {
 
 #[cfg(unix)]
 #[test]
-fn p6_links_are_refused() {
+fn p06_links_are_refused() {
     use std::os::unix::fs::symlink;
     for name in ["state.json", MANIFEST, "ema"] {
         let problem = problem_after(|path| {
@@ -120,13 +120,13 @@ fn p6_links_are_refused() {
 }
 
 #[test]
-fn p6_a_newer_format_is_refused() {
+fn p06_a_newer_format_is_refused() {
     let problem = problem_after(|path| forge(path, |manifest| manifest.format = 2));
     assert!(problem.contains("has format 2, this version reads formats up to 1"), "{problem}");
 }
 
 #[test]
-fn p6_a_huge_manifest_is_not_read() {
+fn p06_a_huge_manifest_is_not_read() {
     let problem = problem_after(|path| {
         let file = fs::OpenOptions::new().write(true).open(path.join(MANIFEST)).unwrap();
         file.set_len((16 << 20) + 1).unwrap();
@@ -152,7 +152,7 @@ fn p32_a_manifest_cannot_lead_out_of_its_directory() {
 }
 
 #[test]
-fn p7_the_one_before_is_found_and_the_reason_is_told() {
+fn p07_the_one_before_is_found_and_the_reason_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let paths: Vec<PathBuf> =
         (1..=3).map(|step| save(dir.path(), &format!("step-{step}"), step * 10).unwrap()).collect();
@@ -172,7 +172,7 @@ fn p7_the_one_before_is_found_and_the_reason_is_told() {
 }
 
 #[test]
-fn p7_a_directory_that_cannot_be_listed_is_an_error_not_an_empty_one() {
+fn p07_a_directory_that_cannot_be_listed_is_an_error_not_an_empty_one() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("checkpoints");
     fs::write(&file, "not a directory").unwrap();

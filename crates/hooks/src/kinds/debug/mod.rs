@@ -1,5 +1,8 @@
 //! Looking for trouble in what passes at points.
 
+mod condition;
+
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
 use crate::error::{AttachError, HookResult};
+use crate::event::BatchInfo;
+use crate::grads::NamedGrads;
 use crate::hook::{At, Hook, Site, Want};
 use crate::manager::HookManager;
 use crate::options::HookOptions;
@@ -16,106 +21,8 @@ use crate::selector::Selector;
 use crate::states::Retention;
 use crate::statistics::Hits;
 
-/// What a [`Debug`](struct@Debug) hook looks for in a tensor.
-#[derive(Clone, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Condition {
-    /// Not a number.
-    Nan,
-    /// Plus or minus infinity.
-    Inf,
-    /// Anything above this value.
-    Above(f64),
-    /// Anything below this value.
-    Below(f64),
-    /// Another shape than this one; -1 stands for any size.
-    Shape(Vec<i64>),
-    /// Whatever a closure looks for.
-    #[serde(skip)]
-    Custom(CustomCondition),
-}
-
-impl Condition {
-    /// A condition of your own: the closure says what is wrong with the tensor, if anything.
-    pub fn custom(
-        name: impl Into<String>,
-        test: impl Fn(&At, &Tensor) -> HookResult<Option<String>> + Send + Sync + 'static,
-    ) -> Self {
-        Self::Custom(CustomCondition { name: name.into(), test: Arc::new(test) })
-    }
-
-    /// What is wrong, and the first element for which it is.
-    fn check(&self, at: &At, x: &Tensor) -> HookResult<Option<Trouble>> {
-        let hits = match self {
-            Condition::Nan => Hits::find(x, f64::is_nan)?,
-            Condition::Inf => Hits::find(x, f64::is_infinite)?,
-            Condition::Above(limit) => Hits::find(x, |value| value > *limit)?,
-            Condition::Below(limit) => Hits::find(x, |value| value < *limit)?,
-            Condition::Shape(want) => return Ok(wrong_shape(want, x.dims())),
-            Condition::Custom(custom) => return Ok((custom.test)(at, x)?.map(Trouble::in_words)),
-        };
-        Ok(hits.first.map(|(element, value)| {
-            let index = index_of(element, x.dims());
-            let what = format!(
-                "{self} in {} of {} elements, first {value} at {index:?}",
-                hits.count,
-                x.elem_count()
-            );
-            Trouble { what, count: hits.count, index: Some(index), value: Some(value) }
-        }))
-    }
-}
-
-impl fmt::Display for Condition {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Condition::Nan => f.write_str("NaN"),
-            Condition::Inf => f.write_str("infinity"),
-            Condition::Above(limit) => write!(f, "above {limit}"),
-            Condition::Below(limit) => write!(f, "below {limit}"),
-            Condition::Shape(want) => write!(f, "shape other than {want:?}"),
-            Condition::Custom(custom) => f.write_str(&custom.name),
-        }
-    }
-}
-
-/// A closure as a [`Condition`]; made by [`Condition::custom`].
-#[derive(Clone)]
-pub struct CustomCondition {
-    name: String,
-    test: Arc<Test>,
-}
-
-type Test = dyn Fn(&At, &Tensor) -> HookResult<Option<String>> + Send + Sync;
-
-struct Trouble {
-    what: String,
-    count: u64,
-    index: Option<Vec<usize>>,
-    value: Option<f64>,
-}
-
-impl Trouble {
-    fn in_words(what: String) -> Self {
-        Self { what, count: 1, index: None, value: None }
-    }
-}
-
-fn wrong_shape(want: &[i64], dims: &[usize]) -> Option<Trouble> {
-    let fits = |(want, size): (&i64, &usize)| *want == -1 || *want == *size as i64;
-    let right = want.len() == dims.len() && want.iter().zip(dims).all(fits);
-    (!right).then(|| Trouble::in_words(format!("shape {dims:?} where {want:?} was expected")))
-}
-
-/// The index of the n-th element in row-major order.
-fn index_of(mut element: usize, dims: &[usize]) -> Vec<usize> {
-    let mut index = vec![0; dims.len()];
-    for (i, size) in index.iter_mut().zip(dims).rev() {
-        *i = element % size;
-        element /= size;
-    }
-    index
-}
+use condition::Trouble;
+pub use condition::{Condition, CustomCondition};
 
 /// What a [`Debug`](struct@Debug) hook does when a condition is met.
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
@@ -146,7 +53,8 @@ impl Action {
 #[derive(Clone, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DebugOptions {
-    /// The points or layers.
+    /// The points or layers; by default all of them.
+    #[serde(default = "everywhere")]
     pub points: Selector,
     /// What it looks for: "nan", "inf", {"above": x}, {"below": x}, {"shape": [2, -1]}.
     #[serde(default = "usual_conditions")]
@@ -157,12 +65,27 @@ pub struct DebugOptions {
     /// Looks at the gradients as well.
     #[serde(default)]
     pub gradients: bool,
+    /// Ends the run where a loss, an activation or a parameter's gradient is NaN or infinite, and names the layer or the parameter and the
+    /// batch; the tensor is kept.
+    #[serde(default = "yes")]
+    pub break_on_nan: bool,
+    /// Logs the shapes of batches and of what passes at the points: when they are first seen, and when they change.
+    #[serde(default)]
+    pub log_shapes: bool,
     /// How many findings are kept, the first ones; further ones are only counted.
     #[serde(default = "usual_findings")]
     pub max_findings: usize,
     /// How many tensors `dump` keeps, the first ones.
     #[serde(default = "usual_dumps")]
     pub max_dumps: usize,
+}
+
+fn everywhere() -> Selector {
+    "*".into()
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn usual_conditions() -> Vec<Condition> {
@@ -182,13 +105,15 @@ fn usual_dumps() -> usize {
 }
 
 impl DebugOptions {
-    /// Logs NaN and infinity at these points.
+    /// Logs NaN and infinity at these points, and does not end the run.
     pub fn new(points: impl Into<Selector>) -> Self {
         Self {
             points: points.into(),
             conditions: usual_conditions(),
             actions: usual_actions(),
             gradients: false,
+            break_on_nan: false,
+            log_shapes: false,
             max_findings: usual_findings(),
             max_dumps: usual_dumps(),
         }
@@ -231,6 +156,10 @@ pub struct Debug {
     findings: Vec<Finding>,
     found: u64,
     dumped: usize,
+    /// The batch on its way, in words.
+    batch: Option<String>,
+    /// The shapes that were logged, by name.
+    shapes: BTreeMap<String, Vec<usize>>,
 }
 
 impl Debug {
@@ -238,28 +167,81 @@ impl Debug {
     pub const KIND: &'static str = "debug";
 
     /// Options that look for nothing are an error.
-    pub fn new(options: DebugOptions) -> Result<Self, AttachError> {
-        if options.conditions.is_empty() {
+    pub fn new(mut options: DebugOptions) -> Result<Self, AttachError> {
+        if options.break_on_nan {
+            let looks_for = |wanted: fn(&Condition) -> bool| options.conditions.iter().any(wanted);
+            let (nan, inf) = (
+                looks_for(|one| matches!(one, Condition::Nan)),
+                looks_for(|one| matches!(one, Condition::Inf)),
+            );
+            options.conditions.extend((!nan).then_some(Condition::Nan));
+            options.conditions.extend((!inf).then_some(Condition::Inf));
+        }
+        if options.conditions.is_empty() && !options.log_shapes {
             let problems = vec!["`conditions` is empty: nothing would be looked for".to_string()];
             return Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems });
         }
-        Ok(Self { options, findings: Vec::new(), found: 0, dumped: 0 })
+        let (findings, shapes) = (Vec::new(), BTreeMap::new());
+        Ok(Self { options, findings, found: 0, dumped: 0, batch: None, shapes })
     }
 
-    fn act(&mut self, at: &At, x: &Tensor, finding: &Finding, cx: &mut Cx) -> HookResult {
-        for action in &self.options.actions {
+    fn note(
+        &mut self,
+        at: &At,
+        x: &Tensor,
+        condition: &Condition,
+        trouble: Trouble,
+        cx: &mut Cx,
+    ) -> HookResult {
+        let finding = Finding {
+            point: at.name().to_string(),
+            site: at.site().as_str(),
+            step: cx.clock().step,
+            condition: condition.to_string(),
+            what: trouble.what,
+            count: trouble.count,
+            index: trouble.index,
+            value: trouble.value,
+            shape: x.dims().to_vec(),
+        };
+        self.found += 1;
+        cx.log(format!("{}/findings", cx.hook_id()), self.found as f64);
+        if self.findings.len() < self.options.max_findings {
+            self.findings.push(finding.clone());
+        }
+        for action in self.options.actions.clone() {
             match action {
                 Action::Log => tracing::warn!(hook = cx.hook_id(), "{finding}"),
-                Action::Dump if self.dumped < self.options.max_dumps => {
-                    cx.keep(at, x, Retention::All, None)?;
-                    self.dumped += 1;
-                }
-                Action::Dump => {}
-                Action::Call(callback) => callback(finding, x)?,
+                Action::Dump => self.dump(at, x, cx)?,
+                Action::Call(callback) => callback(&finding, x)?,
                 Action::Stop => cx.abort(finding.to_string()),
             }
         }
+        if self.options.break_on_nan && matches!(condition, Condition::Nan | Condition::Inf) {
+            self.dump(at, x, cx)?;
+            cx.abort(format!("{finding}{}", self.in_batch()));
+        }
         Ok(())
+    }
+
+    fn dump(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
+        if self.dumped < self.options.max_dumps {
+            cx.keep(at, x, Retention::All, None)?;
+            self.dumped += 1;
+        }
+        Ok(())
+    }
+
+    /// Where a run is, for the end of a sentence.
+    fn in_batch(&self) -> String {
+        self.batch.as_ref().map(|batch| format!(", in {batch}")).unwrap_or_default()
+    }
+
+    fn log_shape(&mut self, what: String, x: &Tensor, cx: &Cx) {
+        if self.shapes.get(&what).is_none_or(|known| known != x.dims()) {
+            tracing::info!(hook = cx.hook_id(), "{what}: {:?} {}", x.dims(), x.dtype().as_str());
+            self.shapes.insert(what, x.dims().to_vec());
+        }
     }
 }
 
@@ -278,25 +260,49 @@ impl Hook for Debug {
     }
 
     fn observe(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
+        if self.options.log_shapes && !at.site().is_gradient() {
+            self.log_shape(format!("`{}`", at.name()), x, cx);
+        }
         for condition in self.options.conditions.clone() {
-            let Some(trouble) = condition.check(at, x)? else { continue };
-            let finding = Finding {
-                point: at.name().to_string(),
-                site: at.site().as_str(),
-                step: cx.clock().step,
-                condition: condition.to_string(),
-                what: trouble.what,
-                count: trouble.count,
-                index: trouble.index,
-                value: trouble.value,
-                shape: x.dims().to_vec(),
-            };
-            self.found += 1;
-            cx.log(format!("{}/findings", cx.hook_id()), self.found as f64);
-            if self.findings.len() < self.options.max_findings {
-                self.findings.push(finding.clone());
+            if let Some(trouble) = condition.check(at, x)? {
+                self.note(at, x, &condition, trouble, cx)?;
             }
-            self.act(at, x, &finding, cx)?;
+        }
+        Ok(())
+    }
+
+    fn on_train_batch_start(&mut self, batch: &BatchInfo, cx: &mut Cx) -> HookResult {
+        self.batch = Some(batch.to_string());
+        if self.options.log_shapes {
+            for (name, tensor) in batch.batch.iter() {
+                self.log_shape(format!("batch of `{}`, `{name}`", batch.dataloader_name), tensor, cx);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_before_backward(&mut self, loss: f64, cx: &mut Cx) -> HookResult {
+        if self.options.break_on_nan && !loss.is_finite() {
+            cx.abort(format!("the loss is {loss}, step {}{}", cx.clock().step, self.in_batch()));
+        }
+        Ok(())
+    }
+
+    fn on_after_backward(&mut self, grads: &NamedGrads, cx: &mut Cx) -> HookResult {
+        if !self.options.break_on_nan {
+            return Ok(());
+        }
+        for (name, grad) in grads.iter() {
+            let hits = Hits::find(grad, |value| !value.is_finite())?;
+            if let Some((element, value)) = hits.first {
+                let (step, index) = (cx.clock().step, condition::index_of(element, grad.dims()));
+                let (count, all) = (hits.count, grad.elem_count());
+                cx.abort(format!(
+                    "the gradient of `{name}`, step {step}: {count} of {all} elements are not finite, first {value} at {index:?}{}",
+                    self.in_batch()
+                ));
+                return Ok(());
+            }
         }
         Ok(())
     }
@@ -339,7 +345,13 @@ impl HookManager {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::Batch;
+    use crate::clock::PassSetup;
+    use crate::event::Event;
+    use crate::life::Ended;
     use crate::mock::Mock;
+    use crate::mock_trainer::MockTrainer;
+    use crate::point::{Point, PointTable};
     use crate::receipt::Control;
     use candle_core::Device;
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -400,6 +412,68 @@ mod tests {
         assert_eq!(mock.hooks().findings(&id)?.len(), 2);
         assert_eq!(mock.hooks().get_captured_states(&id)?.len(), 1);
         assert_eq!(mock.metric("debug/findings"), Some(3.0));
+        Ok(())
+    }
+
+    #[test]
+    fn break_on_nan_names_the_layer_the_parameter_and_the_batch() -> HookResult {
+        let bad = |value: f32| Tensor::new(&[1.0, value], &Device::Cpu);
+        let ended = |event: &dyn Fn(&mut MockTrainer) -> Result<(), Ended>, options: serde_json::Value| {
+            let mut trainer = MockTrainer::new();
+            trainer.attach(Debug::new(serde_json::from_value(options)?)?)?;
+            let (batch, none) = (Batch::new(vec![5, 9]), Default::default());
+            let info = BatchInfo {
+                batch: &batch,
+                batch_idx: 3,
+                dataloader_idx: 0,
+                dataloader_name: "train",
+                metrics: &none,
+                completes_step: true,
+            };
+            trainer.fire(Event::TrainBatchStart(&info))?;
+            Ok::<_, crate::BoxError>(event(&mut trainer).err().map(|error| error.to_string()))
+        };
+        let loss = |trainer: &mut MockTrainer| trainer.fire(Event::BeforeBackward(f64::NAN));
+        let told = ended(&loss, serde_json::json!({}))?.unwrap_or_default();
+        assert!(told.contains("the loss is NaN, step 0, in batch 3 of `train` (examples 5, 9)"), "{told}");
+        assert_eq!(ended(&loss, serde_json::json!({"break_on_nan": false}))?, None);
+        let grads: NamedGrads = [("fc.weight".to_string(), bad(f32::INFINITY)?)].into_iter().collect();
+        let told = ended(&|trainer| trainer.fire(Event::AfterBackward(&grads)), serde_json::json!({}))?;
+        let told = told.unwrap_or_default();
+        assert!(told.contains("the gradient of `fc.weight`") && told.contains("first inf at [1]"), "{told}");
+
+        let mut mock = Mock::new(["p"])?;
+        let id = mock.attach(Debug::new(serde_json::from_value(serde_json::json!({"actions": []}))?)?)?;
+        let error = mock.fire("p", &bad(f32::NAN)?).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|text| text.contains("`p`, step 0: NaN in 1 of 2 elements")));
+        assert_eq!(mock.hooks().get_captured_states(&id)?.len(), 1, "the tensor is kept");
+        Ok(())
+    }
+
+    #[test]
+    fn shapes_are_logged_when_they_are_new_or_change() -> HookResult {
+        let mut mock = Mock::new(["p"])?;
+        let id =
+            mock.attach(Debug::new(serde_json::from_value(serde_json::json!({"log_shapes": true}))?)?)?;
+        for (length, known) in [(1, 1), (1, 1), (2, 1)] {
+            mock.fire("p", &tensor(&vec![0.0; length])?)?;
+            let shapes = mock.hooks().with_hook(&id, |debug: &mut Debug| debug.shapes.clone())?;
+            assert_eq!((shapes.len(), shapes["`p`"].clone()), (known, vec![1, length]));
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn minus_infinity_is_no_trouble_where_scores_are_masked() -> HookResult {
+        let mut points = PointTable::builder();
+        let scores = points.point(Point::new("scores", "query key").masked())?;
+        let hooks = HookManager::new(points.build());
+        let id = hooks.register_debug_hook("*", None, None)?;
+        let pass = hooks.pass(PassSetup::default());
+        pass.tap(scores, tensor(&[1.0, f32::NEG_INFINITY])?)?;
+        assert!(hooks.findings(&id)?.is_empty());
+        pass.tap(scores, tensor(&[f32::INFINITY, f32::NEG_INFINITY])?)?;
+        assert_eq!(hooks.findings(&id)?[0].count, 1);
         Ok(())
     }
 

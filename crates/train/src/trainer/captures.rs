@@ -1,0 +1,46 @@
+//! What hooks captured, written down when the run ends.
+
+use std::collections::BTreeMap;
+
+use candle_core::Tensor;
+use tenterhook_hooks::CapturedState;
+use tenterhook_record::disk;
+
+use super::Trainer;
+use crate::checkpoint::as_safetensors;
+use crate::error::TrainError;
+
+impl Trainer {
+    /// Writes the captured states of every hook that has any into a file of its own.
+    pub(super) fn write_captures(&self) -> Result<(), TrainError> {
+        let Some(run) = &self.run else { return Ok(()) };
+        for hook in self.hooks.list_hooks() {
+            let states = self.hooks.get_captured_states(&hook.id);
+            let states = states.map_err(|error| TrainError::Record(error.to_string()))?;
+            if states.is_empty() {
+                continue;
+            }
+            let path = run.captures_file(&hook.id);
+            let bytes = as_safetensors(&named(states));
+            let written = path.parent().map_or(Ok(()), disk::create_dir_all);
+            written
+                .and_then(|()| disk::atomic_write(&path, |to| to.write_all(&bytes?)))
+                .map_err(|error| TrainError::Record(format!("{}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+}
+
+/// `step-00000012/blocks.0.hook_resid_post`; a gradient behind `grad.`, as `tenterhook capture` has it. A second one of the same name,
+/// of another batch of the step, gets `#2`.
+fn named(states: Vec<CapturedState>) -> Vec<(String, Tensor)> {
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    let mut name = |state: &CapturedState| {
+        let gradient = if state.site.is_gradient() { "grad." } else { "" };
+        let plain = format!("step-{:08}/{gradient}{}", state.step, state.point);
+        let count = seen.entry(plain.clone()).or_default();
+        *count += 1;
+        if *count == 1 { plain } else { format!("{plain}#{count}") }
+    };
+    states.into_iter().map(|state| (name(&state), state.tensor)).collect()
+}
