@@ -23,7 +23,7 @@ use tenterhook_nn::{GradBuffers, on_deep_stack};
 pub use build::{Settings, get_trainer};
 pub use step::StepOutcome;
 
-use crate::checkpoint::{Saver, Snapshot};
+use crate::checkpoint::Saver;
 use crate::data::{Loader, Mixture};
 use crate::error::TrainError;
 use crate::interrupt::Interrupt;
@@ -33,7 +33,7 @@ use crate::progress::{Progress, Stage, Stop, Waiting};
 use crate::run::Run;
 use crate::schedule::Schedule;
 use crate::watchdog::{Phase, Watchdog, Whereabouts};
-use place::Written;
+use place::{Moment, Written};
 
 /// Trains a model, and tells hooks everything that happens.
 ///
@@ -61,8 +61,8 @@ pub struct Trainer {
     hook_options: BTreeMap<String, Value>,
     whereabouts: Arc<Whereabouts>,
     saver: Option<Saver<Written>>,
-    /// How the hooks stood before a validation began: what is saved when it is cut short.
-    before_validation: Option<Snapshot>,
+    /// How things stood before a validation began: what is saved when it is cut short.
+    before_validation: Option<Moment>,
     resumed_from: Option<(std::path::PathBuf, String)>,
 }
 

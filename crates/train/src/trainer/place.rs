@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use tenterhook_hooks::{CheckpointInfo, Event, RunStatus};
+use tenterhook_hooks::{CheckpointInfo, Event, RunStatus, SavedHook};
 use tenterhook_record::checkpoints;
 use tenterhook_record::name::file_safe;
 
@@ -11,7 +11,7 @@ use super::Trainer;
 use crate::checkpoint::{Saver, Snapshot, State, Weights};
 use crate::config::OnCheckpointFailure;
 use crate::error::TrainError;
-use crate::progress::{Place, Stage};
+use crate::progress::{Place, Progress, Stage};
 use crate::watchdog::Phase;
 
 /// What came of the checkpoints of one place.
@@ -25,6 +25,13 @@ impl Written {
     pub(super) fn into_result(self) -> Result<(), String> {
         self.result
     }
+}
+
+/// What events can change while the weights stand still.
+pub(super) struct Moment {
+    progress: Progress,
+    hooks: Vec<SavedHook>,
+    metrics_bytes: Option<u64>,
 }
 
 impl Trainer {
@@ -72,12 +79,12 @@ impl Trainer {
             return Ok(());
         }
         self.drain_saves()?;
-        if let Some(mut snapshot) = self.before_validation.take() {
+        if let Some(moment) = self.before_validation.take() {
             // Validation was cut short: it will be done again, by hooks that know nothing of this one.
-            self.progress = snapshot.state.progress.clone();
+            self.progress = moment.progress.clone();
             self.progress.place = Place::default();
             self.plan_own_save();
-            snapshot.state.progress = self.progress.clone();
+            let snapshot = self.snapshot_of(Moment { progress: self.progress.clone(), ..moment })?;
             return self.carry_out_now(snapshot);
         }
         self.progress.place = Place::default();
@@ -112,8 +119,21 @@ impl Trainer {
         self.progress.prune(self.settings.keep_checkpoints);
     }
 
-    /// The run at this moment. Its weights are the model's own: they are written before the next step, or copied.
+    pub(super) fn moment(&self) -> Result<Moment, TrainError> {
+        let ids = self.hooks.list_hooks().into_iter().map(|hook| hook.id);
+        let hooks = ids.map(|id| self.hooks.save_hook(&id).map_err(|error| format!("hook `{id}`: {error}")));
+        let hooks = hooks.collect::<Result<Vec<_>, _>>().map_err(TrainError::Save)?;
+        let metrics_bytes = self.run.as_ref().map(|run| run.metrics_bytes());
+        Ok(Moment { progress: self.progress.clone(), hooks, metrics_bytes })
+    }
+
     pub(super) fn snapshot(&self) -> Result<Snapshot, TrainError> {
+        self.snapshot_of(self.moment()?)
+    }
+
+    /// The run at a moment since which the weights have not changed. They are the model's own: they are written before the next step, or
+    /// copied.
+    fn snapshot_of(&self, moment: Moment) -> Result<Snapshot, TrainError> {
         let params = self.model.params();
         let tensors = params.iter().map(|param| (param.name().to_string(), param.value().clone())).collect();
         let weights = Weights { tensors, files: self.model.files() };
@@ -129,12 +149,10 @@ impl Trainer {
         for one in &self.optimizers {
             optimizer.extend(one.state_tensors()?);
         }
-        let ids = self.hooks.list_hooks().into_iter().map(|hook| hook.id);
-        let hooks = ids.map(|id| self.hooks.save_hook(&id).map_err(|error| format!("hook `{id}`: {error}")));
-        let hooks = hooks.collect::<Result<Vec<_>, _>>().map_err(TrainError::Save)?;
         let optimizers = self.optimizers.iter().map(|one| one.state_json()).collect();
-        let mut state = State::new(&self.state.run_id, self.settings.seed, self.progress.clone(), optimizers);
-        state.metrics_bytes = self.run.as_ref().map(|run| run.metrics_bytes());
+        let Moment { progress, hooks, metrics_bytes } = moment;
+        let state = State::new(&self.state.run_id, self.settings.seed, progress, optimizers);
+        let state = State { metrics_bytes, ..state };
         Ok(Snapshot { weights, beside, optimizer, hooks, state })
     }
 

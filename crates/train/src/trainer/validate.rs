@@ -29,7 +29,7 @@ impl Trainer {
     /// Validates, and goes on where the run stood. Cut short by an interrupt it leaves everything as it was before: it is done again
     /// when the run goes on.
     pub(super) fn validate(&mut self) -> Result<(), TrainError> {
-        self.before_validation = if self.run.is_some() { Some(self.snapshot()?) } else { None };
+        self.before_validation = if self.run.is_some() { Some(self.moment()?) } else { None };
         let Some(metrics) = self.evaluate_all()? else { return Ok(()) };
         self.before_validation = None;
         self.progress.validated_at = Some(self.progress.step);
