@@ -4,6 +4,10 @@
 
 mod bad_input;
 mod capture;
+mod event_order;
 mod lab;
+mod parity;
 mod points;
+mod recorder;
+mod small;
 mod support;

@@ -111,6 +111,9 @@ impl Settings {
             let few = section.fast_dev_run.batches;
             settings.total_steps = settings.total_steps.min(few);
             settings.validate_batches = Some(settings.validate_batches.map_or(few, |most| most.min(few)));
+            if let Some(ValidateEvery::Steps(steps)) = &mut settings.validate_every {
+                *steps = (*steps).min(settings.total_steps.max(1)); // or there would be none of it
+            }
         }
         settings
     }
@@ -148,7 +151,8 @@ pub fn get_trainer(
 }
 
 impl Trainer {
-    /// A trainer without hooks, validation or a record; they are added afterwards.
+    /// A trainer without validation or a record; they are added afterwards. Of hooks it has those that every run should have, under
+    /// their kinds: `identity_update` and `grad_coverage`. They can be removed, and one of the same kind that is added takes their place.
     pub fn new(
         model: Arc<dyn TrainModel>,
         data: Mixture,
@@ -197,12 +201,14 @@ impl Trainer {
             validation_asked: false,
             errors: Vec::new(),
             hook_options: BTreeMap::new(),
+            usual_hooks: Vec::new(),
             whereabouts: Arc::new(Whereabouts::default()),
             saver: None,
             before_validation: None,
             resumed_from: None,
         };
         trainer.state.optimizers = trainer.describe_optimizers();
+        trainer.add_usual_hooks().map_err(|error| TrainError::Setup(error.to_string()))?;
         Ok(trainer)
     }
 
