@@ -1,6 +1,7 @@
 //! Training in this process: small models, data for them, and trainers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -153,12 +154,24 @@ pub(crate) fn tokens(count: usize) -> Arc<dyn Dataset> {
     Arc::new(InMemory::new(vec![("inputs".to_string(), inputs), ("targets".to_string(), targets)]).unwrap())
 }
 
-/// The bits of all weights: NaN equals itself, and 0 is not -0.
-pub(crate) fn bits(model: &dyn TrainModel) -> BTreeMap<String, Vec<u32>> {
+/// The bits of weights by name: NaN equals itself, and 0 is not -0.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Bits(pub(crate) BTreeMap<String, Vec<u32>>);
+
+/// A line per weight, with its first values, and not thousands of numbers.
+impl fmt::Debug for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first =
+            |bits: &Vec<u32>| bits.iter().take(3).map(|bits| f32::from_bits(*bits)).collect::<Vec<_>>();
+        f.debug_map().entries(self.0.iter().map(|(name, bits)| (name, first(bits)))).finish()
+    }
+}
+
+pub(crate) fn bits(model: &dyn TrainModel) -> Bits {
     let of = |x: &Tensor| {
         x.flatten_all().unwrap().to_vec1::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
     };
-    model.params().iter().map(|param| (param.name().to_string(), of(param.value()))).collect()
+    Bits(model.params().iter().map(|param| (param.name().to_string(), of(param.value()))).collect())
 }
 
 /// A record for a run named `run` in this directory.

@@ -29,6 +29,8 @@ pub struct Settings {
     pub total_steps: u64,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
+    /// The steps that schedules are made for, when the run is cut short and these are not its own.
+    pub schedule_steps: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
     /// Whether to validate once before the first step.
@@ -64,6 +66,7 @@ impl Settings {
             seed: 42,
             total_steps,
             total_epochs: None,
+            schedule_steps: None,
             validate_every: None,
             validate_first: false,
             validate_batches: None,
@@ -109,6 +112,7 @@ impl Settings {
         }
         if section.fast_dev_run.is_on() {
             let few = section.fast_dev_run.batches;
+            settings.schedule_steps = Some(settings.total_steps);
             settings.total_steps = settings.total_steps.min(few);
             settings.validate_batches = Some(settings.validate_batches.map_or(few, |most| most.min(few)));
             if let Some(ValidateEvery::Steps(steps)) = &mut settings.validate_every {
@@ -214,7 +218,8 @@ impl Trainer {
 
     /// The same with a schedule for the learning rates.
     pub fn with_schedule(mut self, config: &ScheduleConfig) -> Result<Self, TrainError> {
-        self.schedule = Schedule::new(config, self.settings.total_steps)?;
+        let steps = self.settings.schedule_steps.unwrap_or(self.settings.total_steps);
+        self.schedule = Schedule::new(config, steps)?;
         Ok(self)
     }
 

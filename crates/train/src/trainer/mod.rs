@@ -16,7 +16,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use serde_json::Value;
 use tenterhook_hooks::{
-    Clock, Event, Events, HookError, HookManager, PassSetup, Request, RunStatus, TrainState,
+    Clock, Event, Events, HookError, HookManager, Pass, PassSetup, Request, RunStatus, TrainState,
 };
 use tenterhook_nn::{GradBuffers, on_deep_stack};
 
@@ -189,6 +189,9 @@ impl Trainer {
             told = self.fire(Event::Exception(&error.to_string()));
         }
         told = told.and(self.fire(Event::TrainEnd(self.state.status)));
+        if std::mem::take(&mut self.validation_asked) && result.is_ok() {
+            tracing::warn!("a hook asked for a validation when the run was over: there is none");
+        }
         let result = result.and_then(|status| {
             told?;
             self.save_last_wishes(status)?;
@@ -227,6 +230,13 @@ impl Trainer {
         let told = self.events.fire(&self.state, event);
         self.serve()?;
         Ok(told?)
+    }
+
+    /// Takes over what hooks did at the points of a pass, and does what they asked for there.
+    fn absorb(&mut self, pass: &Pass) -> Result<(), TrainError> {
+        let absorbed = self.events.absorb(pass);
+        self.serve()?;
+        Ok(absorbed?)
     }
 
     /// Takes what hooks asked for: learning rates and freezing at once, the rest for the next safe place.

@@ -150,7 +150,7 @@ impl Trainer {
         let pass = self.hooks.pass(setup.with(self.buffers.clone()));
         let model = self.model.clone();
         let output = model.forward(&loaded.batch, &pass);
-        self.events.absorb(&pass)?; // a hook's own error says more than the engine's
+        self.absorb(&pass)?; // a hook's own error says more than the engine's
         let output = output?;
         self.fire(Event::AfterForward(&loaded.info(&self.events.metrics(), last)))?;
         let loss = model.loss(&output, &loaded.batch)?;
@@ -163,7 +163,7 @@ impl Trainer {
         self.whereabouts.enter(Phase::Backward, self.progress.step);
         let loss = if batches > 1 { (loss / batches as f64)? } else { loss };
         let grads = backward(&loss, model.params(), Some(&self.buffers));
-        self.events.absorb(&pass)?;
+        self.absorb(&pass)?;
         let mut grads = grads?;
         grads.retain(|name| !self.progress.frozen.contains(name));
         let grads = match sums.take() {

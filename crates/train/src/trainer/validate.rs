@@ -119,7 +119,7 @@ impl Trainer {
             };
             let pass = self.hooks.pass(setup);
             let output = model.forward(&batch, &pass);
-            self.events.absorb(&pass)?;
+            self.absorb(&pass)?;
             let evaluation = model.evaluate(&output?, &batch)?;
             weight += evaluation.weight;
             let values: Metrics = evaluation.values.into_iter().collect();
