@@ -1,7 +1,5 @@
 //! Every event of a run, in the order in which it is promised.
 
-use std::sync::{Arc, Mutex};
-
 use tenterhook::hooks::{BatchInfo, Cx, Hook, HookResult, hook_fn};
 use tenterhook::train::config::ValidateEvery;
 use tenterhook::train::data::{Loader, Mixture, Strategy};
@@ -252,13 +250,13 @@ fn batch_events_carry_the_batch_where_it_is_from_and_the_metrics() {
 /// What an observer published is there when the forward is over, and there is no loss yet.
 #[test]
 fn forward_hooks_have_fired_before_there_is_a_loss() {
-    struct Witness(Arc<Mutex<Vec<(Option<f64>, Option<f64>)>>>);
+    struct Witness(Notes);
     impl Hook for Witness {
         fn kind(&self) -> &str {
             "witness"
         }
         fn on_after_forward(&mut self, _batch: &BatchInfo, cx: &mut Cx) -> HookResult {
-            self.0.lock().unwrap().push((cx.metric("seen"), cx.metric("loss")));
+            self.0.add(format!("{:?} {:?}", cx.metric("seen"), cx.metric("loss")));
             Ok(())
         }
     }
@@ -270,8 +268,8 @@ fn forward_hooks_have_fired_before_there_is_a_loss() {
             Ok(())
         }),
     );
-    let seen = Arc::new(Mutex::new(Vec::new()));
+    let seen = Notes::default();
     attach(&mut trainer, Witness(seen.clone()));
     trainer.train().unwrap();
-    assert_eq!(*seen.lock().unwrap(), [(Some(0.0), None), (Some(1.0), None), (Some(2.0), None)]);
+    assert_eq!(seen.take(), ["Some(0.0) None", "Some(1.0) None", "Some(2.0) None"]);
 }

@@ -52,7 +52,7 @@ fn asking(
 #[test]
 fn another_learning_rate_holds_from_the_next_event_on() {
     let all = lines(trainer());
-    for at in 0..all.len() - 1 {
+    for (at, line) in all.iter().enumerate().take(all.len() - 1) {
         let (rates, mut heard) = (Arc::new(Mutex::new(Vec::new())), 0);
         let seen = rates.clone();
         let react = move |_: &str, cx: &mut Cx| {
@@ -69,7 +69,7 @@ fn another_learning_rate_holds_from_the_next_event_on() {
         attach(&mut trainer, Recorder::reacting(&Notes::default(), react).at("layers.1.hook_out"));
         trainer.train().unwrap();
         let rates = rates.lock().unwrap();
-        assert!(!rates.is_empty() && rates.iter().all(|lr| *lr == 0.025), "at {}: {rates:?}", all[at]);
+        assert!(!rates.is_empty() && rates.iter().all(|lr| *lr == 0.025), "at {line}: {rates:?}");
         assert_eq!(trainer.optimizers()[0].groups()[0].lr, 0.025);
     }
 }
@@ -80,47 +80,42 @@ fn a_checkpoint_is_written_whenever_it_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let all = lines(recorded(&dir));
     assert!(all.last().unwrap().starts_with("on_train_end"));
-    for at in 0..all.len() {
+    for (at, line) in all.iter().enumerate() {
         let dir = tempfile::tempdir().unwrap();
         let wish = |cx: &mut Cx| cx.request(Request::Save { name: Some("wish".to_string()) });
         let (after, _) = asking(recorded(&dir), at, wish);
-        assert_eq!(
-            after.iter().filter(|line| *line == "on_checkpoint_save wish").count(),
-            1,
-            "at {}",
-            all[at]
-        );
+        assert_eq!(after.iter().filter(|heard| *heard == "on_checkpoint_save wish").count(), 1, "at {line}");
         let saved = dir.path().join("run/checkpoints/wish");
         checkpoints::verify(&saved).unwrap();
         // Before the next step: no batch of another step lies between.
-        let waited = after.iter().take_while(|line| *line != "on_checkpoint_save wish");
-        let steps = waited.filter(|line| line.starts_with("on_metrics")).count();
-        assert!(steps <= 1, "at {}: {after:?}", all[at]);
+        let waited = after.iter().take_while(|heard| *heard != "on_checkpoint_save wish");
+        let steps = waited.filter(|heard| heard.starts_with("on_metrics")).count();
+        assert!(steps <= 1, "at {line}: {after:?}");
     }
 }
 
 #[test]
 fn a_validation_comes_whenever_it_is_asked_for() {
     let all = lines(trainer());
-    for at in 0..all.len() - 1 {
+    for (at, line) in all.iter().enumerate().take(all.len() - 1) {
         let (after, _) = asking(trainer(), at, |cx| cx.request(Request::Validate));
         let validations = after.iter().filter(|line| line.starts_with("on_validation_start")).count();
-        assert_eq!(validations, 1, "at {}: {after:?}", all[at]);
+        assert_eq!(validations, 1, "at {line}: {after:?}");
         let waited = after.iter().take_while(|line| !line.starts_with("on_validation_start"));
         let steps = waited.filter(|line| line.starts_with("on_metrics")).count();
-        assert!(steps <= 1, "at {}: {after:?}", all[at]);
+        assert!(steps <= 1, "at {line}: {after:?}");
     }
 }
 
 #[test]
 fn the_run_ends_after_the_step_in_which_a_hook_asks_for_it() {
     let all = lines(trainer());
-    for at in 0..all.len() - 1 {
+    for (at, line) in all.iter().enumerate().take(all.len() - 1) {
         let (after, finished) = asking(trainer(), at, |cx| cx.stop("enough"));
-        assert_eq!(finished.status, RunStatus::Stopped, "at {}", all[at]);
+        assert_eq!(finished.status, RunStatus::Stopped, "at {line}");
         assert_eq!(finished.reason.as_deref(), Some("hook `recorder`: enough"));
         let steps = after.iter().filter(|line| line.starts_with("on_metrics")).count();
-        assert!(steps <= 1, "at {}: {after:?}", all[at]);
+        assert!(steps <= 1, "at {line}: {after:?}");
         assert_eq!(after.last().unwrap(), "on_train_end stopped");
     }
 }

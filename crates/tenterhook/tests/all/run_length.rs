@@ -124,14 +124,21 @@ fn evaluation_gives_what_training_gave_and_changes_nothing() {
     let rows = lab.metrics("tiny");
     let trained = rows.iter().rev().find(|row| row.get("val/loss").is_some()).unwrap();
     let before = lab.digest("tiny");
-    let told: Value = serde_json::from_str(&lab.ok(&["eval", "tiny", "--json"]).stdout).unwrap();
+    let evaluated =
+        |what: &str| -> Value { serde_json::from_str(&lab.ok(&["eval", what, "--json"]).stdout).unwrap() };
+    let told = evaluated("tiny");
+    let dir = lab.path().join("runs/tiny");
+    assert_eq!(evaluated(dir.to_str().unwrap())["metrics"], told["metrics"], "by its directory");
     for name in ["val/loss", "val/accuracy"] {
         assert_eq!(told["metrics"][name], trained[name]);
     }
     assert_eq!(told["step"], 40);
     assert_eq!((lab.digest("tiny"), lab.metrics("tiny")), (before, rows));
-    let fresh: Value = serde_json::from_str(&lab.ok(&["eval", "run.toml", "--json"]).stdout).unwrap();
-    assert_ne!(fresh["metrics"]["val/loss"], told["metrics"]["val/loss"], "an untrained model");
+    assert_ne!(
+        evaluated("run.toml")["metrics"]["val/loss"],
+        told["metrics"]["val/loss"],
+        "an untrained model"
+    );
 }
 
 #[test]
