@@ -131,7 +131,7 @@ pub(crate) fn call<R>(
 
     let value = match outcome {
         Ok(value) => {
-            slot.failures_in_a_row.store(0, Relaxed);
+            slot.note_success(event);
             Some(value)
         }
         Err(error) => {
@@ -166,7 +166,7 @@ fn failed(
     ledger.errors.push(error.clone());
     match slot.options.on_error {
         OnError::Isolate => {
-            let failures = slot.failures_in_a_row.fetch_add(1, Relaxed) + 1;
+            let failures = slot.note_failure(event);
             if slot.options.quarantine_after > 0 && failures >= slot.options.quarantine_after {
                 slot.quarantine();
                 tracing::warn!(hook = slot.id, failures, "disabled: it failed too often in a row");

@@ -53,6 +53,8 @@ pub struct SavedHook {
     pub quarantined: bool,
     /// How often it had failed in a row.
     pub failures_in_a_row: u32,
+    /// What it had failed in last.
+    pub failed_in: String,
     /// Whether it had failed at all.
     pub failed: bool,
     /// What its `save_state` gave.
@@ -328,6 +330,7 @@ impl HookManager {
             enabled: slot.is_enabled(),
             quarantined: slot.is_quarantined(),
             failures_in_a_row: slot.failures_in_a_row.load(Relaxed),
+            failed_in: lock(&slot.failed_in).clone(),
             failed: slot.said_failed.load(Relaxed),
             state,
             tensors,

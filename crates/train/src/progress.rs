@@ -26,8 +26,8 @@ pub(crate) struct Progress {
     /// How far the data has been read; its epoch is the run's.
     pub(crate) cursor: Cursor,
     pub(crate) stage: Stage,
-    /// Whether the epoch is at its end, so that after a validation comes [`Stage::EpochEnd`].
-    pub(crate) epoch_over: bool,
+    /// What comes after [`Stage::Validate`].
+    pub(crate) after_validation: Stage,
     /// At which step validation was last done.
     pub(crate) validated_at: Option<u64>,
     pub(crate) tokens_seen: u64,
@@ -99,7 +99,7 @@ impl Progress {
             step: 0,
             cursor,
             stage: Stage::EpochStart,
-            epoch_over: false,
+            after_validation: Stage::EpochStart,
             validated_at: None,
             tokens_seen: 0,
             loss_sum: Number(0.0),

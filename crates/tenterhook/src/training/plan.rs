@@ -148,23 +148,18 @@ impl Plan {
         Ok(trainer.with_schedule(&self.schedule)?.with_validation(val))
     }
 
-    /// The hooks of the configuration, and those that every run has.
+    /// The hooks of the configuration. What every run has, the trainer has already.
     fn attach_hooks(&self, trainer: &mut Trainer, registry: &HookRegistry, problems: &mut Problems) {
         for section in &self.config.hooks {
             if let Err(error) = trainer.add_hook_from(registry, &section.value) {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
-        let mut usual = vec![json!({ "kind": "identity_update" }), json!({ "kind": "grad_coverage" })];
-        if let Some(limit) = self.config.train.max_time {
-            usual.push(json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
-        }
-        for hook in usual {
-            let has_one = |section: &Section| section.value["kind"] == hook["kind"];
-            if !self.config.hooks.iter().any(has_one)
-                && let Err(error) = trainer.add_hook_from(registry, &hook)
-            {
-                problems.add("hooks", error.to_string());
+        let has_one = |section: &Section| section.value["kind"] == "max_time";
+        if let Some(limit) = self.config.train.max_time.filter(|_| !self.config.hooks.iter().any(has_one)) {
+            let hook = json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() });
+            if let Err(error) = trainer.add_hook_from(registry, &hook) {
+                problems.add("train.max_time", error.to_string());
             }
         }
     }

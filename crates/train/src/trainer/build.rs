@@ -29,6 +29,8 @@ pub struct Settings {
     pub total_steps: u64,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
+    /// The steps that schedules are made for, when the run is cut short and these are not its own.
+    pub schedule_steps: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
     /// Whether to validate once before the first step.
@@ -64,6 +66,7 @@ impl Settings {
             seed: 42,
             total_steps,
             total_epochs: None,
+            schedule_steps: None,
             validate_every: None,
             validate_first: false,
             validate_batches: None,
@@ -109,8 +112,12 @@ impl Settings {
         }
         if section.fast_dev_run.is_on() {
             let few = section.fast_dev_run.batches;
+            settings.schedule_steps = Some(settings.total_steps);
             settings.total_steps = settings.total_steps.min(few);
             settings.validate_batches = Some(settings.validate_batches.map_or(few, |most| most.min(few)));
+            if let Some(ValidateEvery::Steps(steps)) = &mut settings.validate_every {
+                *steps = (*steps).min(settings.total_steps.max(1)); // or there would be none of it
+            }
         }
         settings
     }
@@ -148,7 +155,8 @@ pub fn get_trainer(
 }
 
 impl Trainer {
-    /// A trainer without hooks, validation or a record; they are added afterwards.
+    /// A trainer without validation or a record; they are added afterwards. Of hooks it has those that every run should have, under
+    /// their kinds: `identity_update` and `grad_coverage`. They can be removed, and one of the same kind that is added takes their place.
     pub fn new(
         model: Arc<dyn TrainModel>,
         data: Mixture,
@@ -197,18 +205,21 @@ impl Trainer {
             validation_asked: false,
             errors: Vec::new(),
             hook_options: BTreeMap::new(),
+            usual_hooks: Vec::new(),
             whereabouts: Arc::new(Whereabouts::default()),
             saver: None,
             before_validation: None,
             resumed_from: None,
         };
         trainer.state.optimizers = trainer.describe_optimizers();
+        trainer.add_usual_hooks().map_err(|error| TrainError::Setup(error.to_string()))?;
         Ok(trainer)
     }
 
     /// The same with a schedule for the learning rates.
     pub fn with_schedule(mut self, config: &ScheduleConfig) -> Result<Self, TrainError> {
-        self.schedule = Schedule::new(config, self.settings.total_steps)?;
+        let steps = self.settings.schedule_steps.unwrap_or(self.settings.total_steps);
+        self.schedule = Schedule::new(config, steps)?;
         Ok(self)
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use serde_json::Value;
 use tenterhook_hooks::{
-    Clock, Event, Events, HookError, HookManager, PassSetup, Request, RunStatus, TrainState,
+    Clock, Event, Events, HookError, HookManager, Pass, PassSetup, Request, RunStatus, TrainState,
 };
 use tenterhook_nn::{GradBuffers, on_deep_stack};
 
@@ -59,6 +59,8 @@ pub struct Trainer {
     errors: Vec<HookError>,
     /// The options of hooks that were made by a registry, for the record.
     hook_options: BTreeMap<String, Value>,
+    /// The hooks that every trainer has, as long as nothing took their place. Their ids are their kinds.
+    usual_hooks: Vec<&'static str>,
     whereabouts: Arc<Whereabouts>,
     saver: Option<Saver<Written>>,
     /// How things stood before a validation began: what is saved when it is cut short.
@@ -123,50 +125,38 @@ impl Trainer {
     }
 
     fn start_epoch(&mut self) -> Result<(), TrainError> {
+        if self.progress.cursor.batch >= self.data.batches_per_epoch() {
+            self.progress.cursor.next_epoch();
+        }
         if self.progress.cursor.batch == 0 {
             (self.progress.loss_sum.0, self.progress.loss_count) = (0.0, 0);
         }
         self.begin_events();
-        self.progress.epoch_over = false;
         let first = self.settings.validate_first && self.progress.step == 0 && !self.validation.is_empty();
-        self.progress.stage = match first && self.progress.validated_at.is_none() {
-            true => Stage::Validate,
-            false => Stage::Step,
-        };
+        self.go_to(Stage::Step, first && self.progress.validated_at.is_none());
         self.fire(Event::EpochStart(self.progress.cursor.epoch))
     }
 
     fn next_step(&mut self) -> Result<(), TrainError> {
         let before = self.progress.clone();
         let batches = self.load_batches()?;
-        let outcome = match self.step_on(&batches) {
-            Err(error @ TrainError::NonFinite(_)) => {
-                self.progress = Progress { degraded: self.progress.degraded, ..before };
-                self.save_before_failure()?;
-                return Err(error);
-            }
-            outcome => outcome?,
-        };
-        self.log_step(&outcome)?;
-        self.progress.epoch_over =
-            self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();
-        self.progress.stage = match (self.validation_is_due(), self.progress.epoch_over) {
-            (true, _) => Stage::Validate,
-            (false, true) => Stage::EpochEnd,
-            (false, false) => Stage::Step,
-        };
+        self.take_step(&batches, before)?;
+        let epoch_over = self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();
+        let due = self.validation_is_due(epoch_over);
+        self.go_to(if epoch_over { Stage::EpochEnd } else { Stage::Step }, due);
         Ok(())
     }
 
     fn end_epoch(&mut self) -> Result<(), TrainError> {
-        let epoch = self.progress.cursor.epoch;
-        if self.progress.cursor.batch >= self.data.batches_per_epoch() {
-            self.progress.cursor.next_epoch();
-        }
-        self.progress.epoch_over = false;
         self.progress.stage = Stage::EpochStart;
-        self.fire(Event::EpochEnd(epoch))?;
+        self.fire(Event::EpochEnd(self.progress.cursor.epoch))?;
         self.log_rest()
+    }
+
+    /// On to a stage, maybe by way of a validation.
+    fn go_to(&mut self, stage: Stage, validate: bool) {
+        self.progress.after_validation = stage;
+        self.progress.stage = if validate { Stage::Validate } else { stage };
     }
 
     /// Whether the run is over, and how. The last epoch is ended in good order, a validation that is due is done, but nobody who
@@ -193,30 +183,32 @@ impl Trainer {
     fn finish(&mut self, result: Result<RunStatus, TrainError>) -> Result<Finished, TrainError> {
         let result = result.and_then(|status| self.save_at_end(status).map(|()| status));
         let result = self.drain_saves().and(result);
-        let status = *result.as_ref().unwrap_or(&RunStatus::Error);
-        self.state.status = status;
-        let mut failure = None;
+        let mut told = Ok(());
+        self.state.status = *result.as_ref().unwrap_or(&RunStatus::Error);
         if let Err(error) = &result {
-            // Hooks hear of the failure whatever other hooks make of it.
-            failure = self.fire(Event::Exception(&error.to_string())).err();
+            told = self.fire(Event::Exception(&error.to_string()));
         }
-        failure = self.fire(Event::TrainEnd(status)).err().or(failure);
+        told = told.and(self.fire(Event::TrainEnd(self.state.status)));
+        if std::mem::take(&mut self.validation_asked) && result.is_ok() {
+            tracing::warn!("a hook asked for a validation when the run was over: there is none");
+        }
+        let result = result.and_then(|status| {
+            told?;
+            self.save_last_wishes(status)?;
+            self.write_captures()?;
+            Ok(status)
+        });
         self.whereabouts.enter(Phase::Idle, self.progress.step);
+        let status = *result.as_ref().unwrap_or(&RunStatus::Error);
         let reason = match (&result, &self.progress.stop) {
             (Err(error), _) => Some(error.to_string()),
             (Ok(RunStatus::Stopped), Some(stop)) => Some(format!("hook `{}`: {}", stop.hook_id, stop.reason)),
             _ => None,
         };
-        let captures = self.write_captures();
-        self.close_record(status, reason.clone())?;
+        let closed = self.close_record(status, reason.clone());
         result?;
-        captures?;
-        match failure {
-            Some(error) => Err(error),
-            None => {
-                Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
-            }
-        }
+        closed?;
+        Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
     }
 
     /// Begins the events of the next step.
@@ -240,13 +232,22 @@ impl Trainer {
         Ok(told?)
     }
 
+    /// Takes over what hooks did at the points of a pass, and does what they asked for there.
+    fn absorb(&mut self, pass: &Pass) -> Result<(), TrainError> {
+        let absorbed = self.events.absorb(pass);
+        self.serve()?;
+        Ok(absorbed?)
+    }
+
     /// Takes what hooks asked for: learning rates and freezing at once, the rest for the next safe place.
     fn serve(&mut self) -> Result<(), TrainError> {
         self.collect();
         for (hook, request) in self.events.take_requests() {
             match request {
-                Request::SetLr { optimizer, group, lr } => self.set_lr(optimizer, group, lr)?,
-                Request::ScaleLr { optimizer, group, factor } => self.scale_lr(optimizer, group, factor)?,
+                Request::SetLr { optimizer, group, lr } => self.set_lr(&hook, optimizer, group, lr)?,
+                Request::ScaleLr { optimizer, group, factor } => {
+                    self.scale_lr(&hook, optimizer, group, factor)?
+                }
                 Request::Freeze(names) => self.progress.frozen.extend(names),
                 Request::Unfreeze(names) => names.iter().for_each(|name| {
                     self.progress.frozen.remove(name);
@@ -263,17 +264,21 @@ impl Trainer {
         self.progress.waiting.push(Waiting { hook_id, name, remove });
     }
 
+    fn note_errors(&mut self, errors: Vec<HookError>) {
+        if errors.is_empty() {
+            return;
+        }
+        self.progress.degraded = true;
+        if let Some(run) = &mut self.run {
+            run.note_errors(&errors, self.progress.step);
+        }
+        self.errors.extend(errors);
+        self.errors.truncate(1000);
+    }
+
     /// Takes failures and wishes for an end.
     fn collect(&mut self) {
-        let errors = self.events.take_errors();
-        if !errors.is_empty() {
-            self.progress.degraded = true;
-            if let Some(run) = &mut self.run {
-                run.note_errors(&errors, self.progress.step);
-            }
-            self.errors.extend(errors);
-            self.errors.truncate(1000);
-        }
+        self.note_errors(self.events.take_errors());
         if let Some(tenterhook_hooks::Control::Stop { hook_id, reason }) = self.events.control() {
             self.progress.stop.get_or_insert(Stop { hook_id, reason });
         }

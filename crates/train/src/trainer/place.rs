@@ -41,8 +41,8 @@ impl Trainer {
         if matches!(self.progress.stage, Stage::Validate | Stage::EpochEnd) {
             return Ok(());
         }
-        if self.validation_asked && self.progress.stage == Stage::Step && self.validation_is_due() {
-            self.progress.stage = Stage::Validate;
+        if self.validation_asked && self.validation_is_due(false) {
+            self.go_to(self.progress.stage, true);
             return Ok(());
         }
         self.progress.place = Place::default();
@@ -97,6 +97,18 @@ impl Trainer {
         if self.progress.place == Place::default() {
             return Ok(());
         }
+        let snapshot = self.snapshot()?;
+        self.carry_out_now(snapshot)
+    }
+
+    /// Checkpoints that hooks asked for in the last events of the run.
+    pub(super) fn save_last_wishes(&mut self, status: RunStatus) -> Result<(), TrainError> {
+        // An interrupted run goes on, and its hooks will ask again.
+        if self.run.is_none() || status == RunStatus::Interrupted || self.progress.waiting.is_empty() {
+            return Ok(());
+        }
+        self.progress.place = Place::default();
+        self.progress.plan_waiting();
         let snapshot = self.snapshot()?;
         self.carry_out_now(snapshot)
     }

@@ -20,6 +20,17 @@ impl Trainer {
             self.events.take_published();
             return Ok(());
         }
+        self.publish(outcome);
+        self.log_rest()
+    }
+
+    /// Logs the step that ends the run: what is not finite stands in every log as it is. A run that goes on drops this row.
+    pub(super) fn log_failed_step(&mut self, outcome: &StepOutcome) -> Result<(), TrainError> {
+        self.publish(outcome);
+        self.log_row(self.progress.step + 1)
+    }
+
+    fn publish(&mut self, outcome: &StepOutcome) {
         let average = self.progress.avg_loss().unwrap_or(outcome.loss);
         let own = [
             ("loss", Some(outcome.loss)),
@@ -32,17 +43,20 @@ impl Trainer {
         for (name, value) in own {
             value.into_iter().for_each(|value| self.events.log(name, value));
         }
-        self.log_rest()
     }
 
     /// Logs what was published since the last row, if anything was.
     pub(super) fn log_rest(&mut self) -> Result<(), TrainError> {
+        self.log_row(self.progress.step)
+    }
+
+    fn log_row(&mut self, step: u64) -> Result<(), TrainError> {
         let published = self.events.take_published();
         if published.metrics.is_empty() && published.histograms.is_empty() {
             return Ok(());
         }
         let row = MetricsRow {
-            step: self.progress.step,
+            step,
             epoch: self.events.clock().epoch,
             values: published.metrics,
             histograms: published.histograms,

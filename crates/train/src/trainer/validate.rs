@@ -9,18 +9,17 @@ use super::Trainer;
 use crate::config::ValidateEvery;
 use crate::data::Loader;
 use crate::error::TrainError;
-use crate::progress::Stage;
 use crate::watchdog::Phase;
 
 impl Trainer {
-    pub(super) fn validation_is_due(&mut self) -> bool {
+    pub(super) fn validation_is_due(&mut self, epoch_over: bool) -> bool {
         let asked = std::mem::take(&mut self.validation_asked);
         if self.validation.is_empty() {
             return false;
         }
         let due = match self.settings.validate_every {
             Some(ValidateEvery::Steps(n)) => self.progress.step.is_multiple_of(n),
-            Some(ValidateEvery::Epoch) => self.progress.epoch_over,
+            Some(ValidateEvery::Epoch) => epoch_over,
             None => self.steps_are_done(),
         };
         (asked || due) && self.progress.validated_at != Some(self.progress.step)
@@ -33,7 +32,7 @@ impl Trainer {
         let Some(metrics) = self.evaluate_all()? else { return Ok(()) };
         self.before_validation = None;
         self.progress.validated_at = Some(self.progress.step);
-        self.progress.stage = if self.progress.epoch_over { Stage::EpochEnd } else { Stage::Step };
+        self.progress.stage = self.progress.after_validation;
         metrics.iter().for_each(|(name, value)| self.events.log(name, *value));
         self.remember(&metrics);
         self.fire(Event::ValidationEnd(&metrics))?;
@@ -120,7 +119,7 @@ impl Trainer {
             };
             let pass = self.hooks.pass(setup);
             let output = model.forward(&batch, &pass);
-            self.events.absorb(&pass)?;
+            self.absorb(&pass)?;
             let evaluation = model.evaluate(&output?, &batch)?;
             weight += evaluation.weight;
             let values: Metrics = evaluation.values.into_iter().collect();
