@@ -201,6 +201,8 @@ impl Trainer {
             saver: None,
             before_validation: None,
             resumed_from: None,
+            metrics_to_keep: None,
+            leaving: false,
         };
         trainer.state.optimizers = trainer.describe_optimizers();
         Ok(trainer)
