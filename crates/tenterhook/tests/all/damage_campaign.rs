@@ -67,7 +67,7 @@ fn p06_random_damage_is_always_noticed() {
         assert!(skipped.name == "step-00000004" && problem.contains(name), "{what}: {problem}");
     }
     assert_eq!(checkpoints::newest_good(&dir).unwrap().checkpoint.unwrap().1.step, 4);
-    println!("{rounds} damages, {rounds} noticed");
+    println!("p06: {rounds} damages, {rounds} noticed");
 }
 
 /// The digests protect against accidents. Whoever forges them as well gets an error, not a panic.
@@ -98,5 +98,5 @@ fn p06_p31_what_verifies_and_is_wrong_is_an_error() {
     // Another number in a tensor is just another number.
     assert!(refused > rounds / 4, "{refused} of {rounds}");
     trainer.restore(&checkpoint).unwrap();
-    println!("{rounds} forged checkpoints, {refused} refused, the rest other numbers");
+    println!("p06: {rounds} forged checkpoints, {refused} refused, the rest other numbers");
 }

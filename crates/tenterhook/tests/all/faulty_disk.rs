@@ -94,13 +94,13 @@ fn check(
 
 #[test]
 fn p03_any_operation_may_fail_and_the_run_stops() {
-    println!("{} runs, each with one failure", fail_everywhere(SHORT, false));
+    println!("p03: {} runs, each with one failure", fail_everywhere(SHORT, false));
 }
 
 #[test]
 fn p03_any_operation_may_fail_and_the_run_goes_on() {
     let config = SHORT.replace("[train]", "[train]\non_checkpoint_failure = \"continue\"");
-    println!("{} runs, each with one failure", fail_everywhere(&config, true));
+    println!("p03: {} runs, each with one failure", fail_everywhere(&config, true));
 }
 
 /// A run with faults in its environment.

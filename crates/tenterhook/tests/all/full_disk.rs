@@ -88,7 +88,9 @@ fn p03_a_full_disk_keeps_the_last_good_checkpoint() {
 fn p03_a_read_only_disk_is_told_before_any_work() {
     let straight = straight();
     let lab = Lab::with(&config("stop"));
-    lab.ok(&["train", "run.toml", "--set", "train.steps=20"]);
+    let mut cut_off = lab.command(&["train", "run.toml"]);
+    cut_off.env("TENTERHOOK_FAULTS", "save.synced=eio@4");
+    assert_eq!(Ran::of(cut_off).code, Some(1));
     let before = lab.tree();
     let runs = lab.path().join("runs");
     let Some(disk) = Mounted::new(runs.clone(), &["--bind", runs.to_str().unwrap()]) else { return };

@@ -1,12 +1,14 @@
 //! Training in this process: faults and traces of the calling thread reach it, and hundreds of runs take seconds.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use candle_core::Device;
 use tenterhook::hooks::HookRegistry;
+use tenterhook::record::run::RunError;
 use tenterhook::train::config::Document;
 use tenterhook::train::{Finished, Trainer};
-use tenterhook::training::{Plan, Start, registry};
+use tenterhook::training::{BeginError, Begun, Plan, Start, registry};
 
 use crate::lab::Lab;
 
@@ -19,7 +21,7 @@ dir = "RUNS"
 [model]
 kind = "gpt"
 vocab = 11
-context = 8
+context = 16
 d_model = 8
 n_heads = 1
 n_layers = 1
@@ -29,13 +31,13 @@ dropout = 0.1
 [data.train]
 kind = "induction"
 examples = 8
-block = 8
+block = 16
 batch = 2
 
 [data.val]
 kind = "induction"
 examples = 2
-block = 8
+block = 16
 batch = 2
 
 [train]
@@ -72,10 +74,23 @@ pub(crate) fn train_here(lab: &Lab, resume: bool) -> Result<Finished, String> {
     let start =
         Start { plan: &plan, registry: &registry, device: &Device::Cpu, args: Vec::new(), parent: None };
     let begun = match resume {
-        true => start.resume(&lab.run_dir("short")),
+        true => resume_when_free(&start, &lab.run_dir("short")),
         false => start.new_one(),
     };
     begun.map_err(|error| error.to_string())?.trainer.train().map_err(|error| error.to_string())
+}
+
+/// A test beside this one that is just starting a process has, for a moment, a copy of every open file: that of a lock that was let go, too.
+fn resume_when_free(start: &Start, run: &Path) -> Result<Begun, BeginError> {
+    let began = Instant::now();
+    loop {
+        match start.resume(run) {
+            Err(BeginError::Run(RunError::Locked { .. })) if began.elapsed() < Duration::from_secs(60) => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            begun => return begun,
+        }
+    }
 }
 
 /// A trainer without a record, to restore checkpoints into.

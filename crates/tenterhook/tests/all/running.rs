@@ -38,7 +38,8 @@ impl Running {
         self.child.id()
     }
 
-    fn said(&self) -> String {
+    /// What it has said on standard error so far.
+    pub(crate) fn said(&self) -> String {
         self.said.lock().unwrap().clone()
     }
 

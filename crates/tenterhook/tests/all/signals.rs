@@ -87,7 +87,7 @@ fn p11_a_signal_in_any_phase_saves_and_the_run_goes_on() {
         check_saved(&what, &lab, &running.finish(), *step);
         check_goes_on(&what, &lab, &straight);
     }
-    println!("{} signals, all saved", cases.len() as u64 * rounds);
+    println!("p11: {} signals, all saved", cases.len() as u64 * rounds);
 }
 
 #[test]
