@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use tenterhook_record::metrics::Number;
+use tenterhook_record::name::check_run_name;
 
 use crate::data::Cursor;
 
@@ -116,6 +117,16 @@ impl Progress {
             known: Vec::new(),
             place: Place::default(),
         }
+    }
+
+    /// What makes one that was read from a file unfit for optimizers with so many groups, or dangerous to go on with, if anything.
+    pub(crate) fn problem(&self, groups: &[usize]) -> Option<String> {
+        if !self.lr_scale.iter().map(Vec::len).eq(groups.iter().copied()) {
+            return Some("its learning rates are of other optimizers or groups".to_string());
+        }
+        let known = self.known.iter().map(|known| &known.name);
+        let mut names = known.chain(&self.place.saves).chain(&self.place.removes);
+        names.find_map(|name| check_run_name(name).err()).map(|error| format!("a checkpoint of it: {error}"))
     }
 
     /// The mean loss of this epoch's steps.

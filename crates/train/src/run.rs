@@ -54,9 +54,14 @@ impl Run {
         Ok(run)
     }
 
-    /// A run that goes on, in the same directory. The caller restores a checkpoint next.
-    pub fn resume(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
-        let lock = dir.lock().map_err(record_error)?;
+    /// A run that goes on, in the same directory, from a checkpoint that was restored.
+    pub fn resume(
+        dir: RunDir,
+        lock: RunLock,
+        facts: &RunFacts,
+        checkpoint: &str,
+        step: u64,
+    ) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).map_err(record_error)?;
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };

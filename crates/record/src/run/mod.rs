@@ -44,7 +44,10 @@ impl RunDir {
             }
             Err(error) => return Err(io("create the directory", &path)(error)),
         }
-        disk::sync_dir(runs).map_err(io("sync", runs))?;
+        disk::sync_dir(runs).map_err(|error| {
+            let _ = disk::remove_dir_all(&path); // nobody has seen it
+            io("sync", runs)(error)
+        })?;
         Ok(Self { path, id })
     }
 

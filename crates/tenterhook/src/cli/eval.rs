@@ -7,10 +7,12 @@ use serde_json::json;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints;
 use tenterhook_record::run::{self, RunDir};
+use tenterhook_train::Trainer;
 
 use super::error::CliError;
 use super::train::{device_of, read_plan, use_threads};
 use super::{Outcome, output};
+use crate::training::newest_checkpoint;
 
 /// Validate a model: that of a configuration, or of a run's newest checkpoint.
 #[derive(Args)]
@@ -56,9 +58,7 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     let mut trainer = plan.evaluator(registry, &device)?;
     let mut from = None;
     if let Some(run) = &run {
-        let checkpoint = find_checkpoint(run, args.checkpoint.as_deref())?;
-        trainer.restore_weights(&checkpoint).map_err(|error| CliError::bad_input(error.to_string()))?;
-        from = Some(checkpoint);
+        from = Some(restore(&mut trainer, run, args.checkpoint.as_deref())?);
     }
     let metrics = trainer.evaluate().map_err(|error| CliError::failed(error.to_string()))?;
     if args.json {
@@ -72,24 +72,25 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     Ok(if degraded { Outcome::Degraded } else { Outcome::Done })
 }
 
-fn find_checkpoint(run: &RunDir, name: Option<&str>) -> Result<PathBuf, CliError> {
+/// Puts the weights of a run's checkpoint into the model, and says which one it is.
+fn restore(trainer: &mut Trainer, run: &RunDir, name: Option<&str>) -> Result<PathBuf, CliError> {
+    let Some(name) = name else {
+        let (checkpoint, skipped) = newest_checkpoint(run, |path| trainer.restore_weights(path))?;
+        let skipped = skipped.iter().map(|(skipped, problem)| (skipped.name.as_str(), problem.as_str()));
+        output::damaged_checkpoints(skipped, Some((&checkpoint.name, checkpoint.step.unwrap_or(0))));
+        return Ok(checkpoint.path);
+    };
     let dir = run.checkpoints();
     let bad = |error: checkpoints::CheckpointError| CliError::bad_input(error.to_string());
-    if let Some(name) = name {
-        let known = checkpoints::list(&dir).map_err(bad)?;
-        let Some(found) = known.iter().find(|checkpoint| checkpoint.name == name) else {
-            let names: Vec<&str> = known.iter().map(|checkpoint| checkpoint.name.as_str()).collect();
-            return Err(CliError::bad_input(format!(
-                "no checkpoint is called `{name}`; there are {}",
-                names.join(", ")
-            )));
-        };
-        checkpoints::verify(&found.path).map_err(bad)?;
-        return Ok(found.path.clone());
-    }
-    let found = checkpoints::newest_good(&dir).map_err(bad)?;
-    match found.checkpoint {
-        Some((checkpoint, _)) => Ok(checkpoint.path),
-        None => Err(CliError::bad_input(format!("run {} has no good checkpoint", run.id()))),
-    }
+    let known = checkpoints::list(&dir).map_err(bad)?;
+    let Some(found) = known.iter().find(|checkpoint| checkpoint.name == name) else {
+        let names: Vec<&str> = known.iter().map(|checkpoint| checkpoint.name.as_str()).collect();
+        return Err(CliError::bad_input(format!(
+            "no checkpoint is called `{name}`; there are {}",
+            names.join(", ")
+        )));
+    };
+    checkpoints::verify(&found.path).map_err(bad)?;
+    trainer.restore_weights(&found.path).map_err(|error| CliError::bad_input(error.to_string()))?;
+    Ok(found.path.clone())
 }

@@ -68,6 +68,7 @@ pub fn main() -> ExitCode {
 /// ```
 pub fn main_with(registry: HookRegistry) -> ExitCode {
     start_logging();
+    signals::survive_file_size_limit();
     let cli = Cli::parse();
     let run = move || match cli.command {
         Command::Train(args) => train::run(&args, &registry),

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use candle_core::Device;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
+use tenterhook_record::disk;
 use tenterhook_record::run::{RunDir, RunError};
 use tenterhook_train::config::{Document, Problems, resume_differences};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
@@ -72,7 +73,13 @@ impl Start<'_> {
     fn new_run(&self, facts: &RunFacts) -> Result<Run, BeginError> {
         let section = &self.plan.config.run;
         let dir = RunDir::create(&section.dir, section.name.as_deref())?;
-        Ok(Run::start(dir, facts)?)
+        let path = dir.path().to_path_buf();
+        let started = Run::start(dir, facts);
+        if started.is_err() {
+            // It was made a moment ago and holds nothing; its name is free for the next try, if the disk lets us.
+            let _ = disk::remove_dir_all(&path);
+        }
+        Ok(started?)
     }
 
     /// A new run in a directory of its own.
@@ -85,28 +92,26 @@ impl Start<'_> {
     /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed.
     pub fn resume(&self, path: &Path) -> Result<Begun, BeginError> {
         let dir = RunDir::open(path)?;
-        let (checkpoint, skipped) = newest(&dir)?;
+        let lock = dir.lock()?; // before anything is looked at: nobody adds a checkpoint meanwhile
         self.check_unchanged(&dir)?;
-        let assembled = self.plan.assemble(self.registry, self.device)?;
+        let mut assembled = self.plan.assemble(self.registry, self.device)?;
+        let (checkpoint, skipped) = newest_checkpoint(&dir, |path| assembled.trainer.restore(path))?;
         let step = checkpoint.step.unwrap_or(0);
-        let run = Run::resume(dir, &self.facts(&assembled), &checkpoint.name, step)?;
-        put_aside(&skipped);
-        let mut trainer = assembled.trainer.with_run(run);
-        trainer.restore(&checkpoint.path)?;
+        let run = Run::resume(dir, lock, &self.facts(&assembled), &checkpoint.name, step)?;
+        put_aside(&skipped)?;
+        let trainer = assembled.trainer.go_on_with(run)?;
         Ok(begun(trainer, Some((checkpoint.name, step)), skipped))
     }
 
     /// A new run that goes on from another one's newest good checkpoint, with a configuration of its own.
     pub fn fork(&self, path: &Path) -> Result<Begun, BeginError> {
         let from = RunDir::open(path)?;
-        let (checkpoint, skipped) = newest(&from)?;
-        let assembled = self.plan.assemble(self.registry, self.device)?;
+        let mut assembled = self.plan.assemble(self.registry, self.device)?;
+        let (checkpoint, skipped) = newest_checkpoint(&from, |path| assembled.trainer.restore_fork(path))?;
         let facts = RunFacts { parent: Some(from.id().to_string()), ..self.facts(&assembled) };
-        let mut trainer = assembled.trainer;
-        trainer.restore_fork(&checkpoint.path)?;
         let run = self.new_run(&facts)?;
         let step = checkpoint.step.unwrap_or(0);
-        Ok(begun(trainer.with_run(run), Some((checkpoint.name, step)), skipped))
+        Ok(begun(assembled.trainer.with_run(run), Some((checkpoint.name, step)), skipped))
     }
 
     fn check_unchanged(&self, dir: &RunDir) -> Result<(), BeginError> {
@@ -134,15 +139,19 @@ fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(Checkpo
     }
 }
 
-/// The newest checkpoint that can be trusted, and the newer ones that cannot.
-fn newest(dir: &RunDir) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>), BeginError> {
-    let found = checkpoints::newest_good(&dir.checkpoints()).map_err(TrainError::from)?;
+/// The newest checkpoint that can be trusted and restored, and the newer ones that cannot.
+pub(crate) fn newest_checkpoint(
+    dir: &RunDir,
+    mut restore: impl FnMut(&Path) -> Result<(), TrainError>,
+) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>), BeginError> {
+    let restore = |path: &Path| restore(path).map_err(|error| error.to_string());
+    let found = checkpoints::newest_usable(&dir.checkpoints(), restore).map_err(TrainError::from)?;
     match found.checkpoint {
         Some((checkpoint, _)) => Ok((checkpoint, found.skipped)),
         None => {
             let problems = found.skipped.iter().map(|(_, problem)| format!("\n  {problem}"));
             Err(BeginError::Nothing(format!(
-                "run {} has no good checkpoint to go on from in {}; start it anew without --resume{}",
+                "run {} has no good checkpoint to go on from in {}; a new run needs another name, or this directory out of its way{}",
                 dir.id(),
                 dir.checkpoints().display(),
                 problems.collect::<String>(),
@@ -152,17 +161,16 @@ fn newest(dir: &RunDir) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>),
 }
 
 /// Damaged checkpoints make way: the run will write others under their names.
-fn put_aside(skipped: &[(CheckpointRef, String)]) {
+fn put_aside(skipped: &[(CheckpointRef, String)]) -> Result<(), BeginError> {
     for (checkpoint, _) in skipped {
-        let versions = (0..)
-            .map(|version| checkpoint.path.with_file_name(format!(".damaged-{version}-{}", checkpoint.name)));
-        if let Some(aside) = versions.take(1000).find(|path| !path.exists())
-            && let Err(error) = std::fs::rename(&checkpoint.path, &aside)
-        {
-            tracing::warn!(
-                "the damaged checkpoint {} could not be put aside: {error}",
-                checkpoint.path.display()
-            );
-        }
+        let (dir, name) = (checkpoint.path.parent().unwrap_or(Path::new("")), &checkpoint.name);
+        let versions = (0..).map(|version| dir.join(format!(".damaged-{version}-{name}")));
+        let aside = versions.take(1000).find(|path| path.symlink_metadata().is_err());
+        let moved = aside.map_or(Ok(()), |aside| disk::rename(&checkpoint.path, &aside));
+        moved.and_then(|()| disk::sync_dir(dir)).map_err(|error| {
+            let path = checkpoint.path.display();
+            BeginError::Nothing(format!("the damaged checkpoint {path} cannot be put aside: {error}"))
+        })?;
     }
+    Ok(())
 }

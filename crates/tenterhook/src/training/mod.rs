@@ -4,6 +4,7 @@ mod begin;
 mod plan;
 mod task;
 
+pub(crate) use begin::newest_checkpoint;
 pub use begin::{BeginError, Begun, Start};
 pub use plan::{Plan, schema};
 pub use task::LanguageTask;

@@ -77,6 +77,31 @@ impl Lab {
         lab
     }
 
+    /// The same configuration and runs in another directory.
+    pub(crate) fn copy(&self) -> Self {
+        let lab = Self::new();
+        copy_dir(self.path(), lab.path());
+        lab
+    }
+
+    /// Every file under `runs/` with its contents, hidden ones too; but for the lock, which says who held it last.
+    pub(crate) fn tree(&self) -> Vec<(PathBuf, blake3::Hash)> {
+        let mut files = Vec::new();
+        let mut dirs = vec![self.dir.path().join("runs")];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => dirs.push(path),
+                    false if path.ends_with("run.lock") => {}
+                    false => files.push((path.clone(), blake3::hash(&fs::read(&path).unwrap()))),
+                }
+            }
+        }
+        files.sort_by(|a, b| a.0.cmp(&b.0));
+        files
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -143,6 +168,20 @@ impl Lab {
     }
 }
 
+fn copy_dir(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let copy = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => {
+                fs::create_dir(&copy).unwrap();
+                copy_dir(&path, &copy);
+            }
+            false => drop(fs::copy(&path, &copy).unwrap()),
+        }
+    }
+}
+
 /// The digests of a checkpoint's files; of `state.json` without what differs from run to run: ids and lengths of logs with times.
 pub(crate) fn digest_of(checkpoint: &Path) -> Vec<(String, blake3::Hash)> {
     let mut files = Vec::new();
@@ -157,6 +196,11 @@ pub(crate) fn digest_of(checkpoint: &Path) -> Vec<(String, blake3::Hash)> {
             let mut state: Value = serde_json::from_slice(&bytes).unwrap();
             for key in ["run_id", "metrics_bytes"] {
                 state[key] = Value::Null;
+            }
+            for hook in state["hooks"].as_array_mut().into_iter().flatten() {
+                if let Some(position) = hook.pointer_mut("/state/position") {
+                    *position = Value::Null;
+                }
             }
             bytes = state.to_string().into_bytes();
         }

@@ -111,7 +111,7 @@ impl Hook for CsvLog {
     }
 
     fn save_state(&self) -> HookResult<Option<Value>> {
-        Ok(Some(self.file.state()))
+        self.file.state().map(Some)
     }
 
     fn load_state(&mut self, state: Value) -> HookResult {

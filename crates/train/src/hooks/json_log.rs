@@ -92,7 +92,7 @@ impl Hook for JsonLog {
     }
 
     fn save_state(&self) -> HookResult<Option<Value>> {
-        Ok(Some(self.file.state()))
+        self.file.state().map(Some)
     }
 
     fn load_state(&mut self, state: Value) -> HookResult {

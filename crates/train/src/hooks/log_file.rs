@@ -1,11 +1,13 @@
 //! Files that hooks write a line at a time, and that go on after a restart where the checkpoint was.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::TryLockError;
+use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
 use tenterhook_hooks::{Cx, HookResult, MetricsRow};
+use tenterhook_record::disk::{self, DiskFile};
+use tenterhook_record::fault;
 
 /// Whether a row is that of a step, not of a validation.
 pub(super) fn is_step_row(row: &MetricsRow) -> bool {
@@ -17,7 +19,9 @@ pub(super) fn is_step_row(row: &MetricsRow) -> bool {
 #[derive(Default)]
 pub(super) struct LogFile {
     position: u64,
-    open: Option<(File, PathBuf)>,
+    open: Option<(DiskFile, PathBuf)>,
+    /// Whether a part of a line may stand after the position, because it could be neither finished nor taken back.
+    torn: bool,
 }
 
 impl LogFile {
@@ -48,17 +52,16 @@ impl LogFile {
         // A hook that is already writing here lets go first.
         self.open = None;
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        }
-        let options = File::options().write(true).create(true).truncate(false).clone();
-        let mut file = options.open(path).map_err(told)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        disk::create_dir_all(directory).map_err(told)?;
+        let file = DiskFile::append(path).map_err(told)?;
+        disk::sync_dir(directory).map_err(told)?;
         // Two hooks in one file would cut each other's lines off. A file system without locks is trusted.
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             let problem = "another hook or another run is writing to it; give this one a `path` of its own";
             return Err(format!("{}: {problem}", path.display()).into());
         }
-        let length = file.metadata().map_err(told)?.len();
+        let length = file.bytes().map_err(told)?;
         if length < self.position {
             return Err(format!(
                 "{} has {length} bytes, and the checkpoint says that {} were written: it is not the file of this run",
@@ -67,8 +70,11 @@ impl LogFile {
             )
             .into());
         }
-        cut(&mut file, self.position).map_err(told)?;
+        if length > self.position {
+            file.truncate(self.position).map_err(told)?;
+        }
         self.open = Some((file, path.to_path_buf()));
+        self.torn = false;
         Ok(())
     }
 
@@ -80,29 +86,40 @@ impl LogFile {
     /// Appends these bytes in one piece: all of them are there afterwards, or none.
     pub(super) fn append(&mut self, bytes: &[u8]) -> HookResult {
         let (file, path) = self.open.as_mut().ok_or("the log is not open: training has not started")?;
-        let position = self.position;
-        file.write_all(bytes).map_err(|error| {
-            // A part of a line would spoil the next one. If this fails too, the next write says so.
-            let _ = cut(file, position);
-            format!("{}: {error}", path.display())
-        })?;
+        let told = |error: std::io::Error| format!("{}: {error}", path.display());
+        fault::point("log.append").map_err(told)?;
+        if self.torn {
+            file.truncate(self.position).map_err(told)?;
+            self.torn = false;
+        }
+        if let Err(error) = file.write_all(bytes) {
+            // A part of a line would spoil the next one.
+            self.torn = file.truncate(self.position).is_err();
+            return Err(told(error).into());
+        }
         self.position += bytes.len() as u64;
         Ok(())
     }
 
-    /// Closes the file once everything is on the disk.
-    pub(super) fn close(&mut self) -> HookResult {
-        match self.open.take() {
-            Some((file, path)) => {
-                file.sync_data().map_err(|error| format!("{}: {error}", path.display()).into())
-            }
+    /// Returns when everything is on the disk.
+    fn sync(&self) -> HookResult {
+        match &self.open {
+            Some((file, path)) => file.sync().map_err(|error| format!("{}: {error}", path.display()).into()),
             None => Ok(()),
         }
     }
 
-    /// What a hook's state holds of it.
-    pub(super) fn state(&self) -> Value {
-        json!({ "position": self.position })
+    /// Closes the file once everything is on the disk.
+    pub(super) fn close(&mut self) -> HookResult {
+        let synced = self.sync();
+        self.open = None;
+        synced
+    }
+
+    /// What a hook's state holds of it. A checkpoint counts on what is before the position, so that is on the disk first.
+    pub(super) fn state(&self) -> HookResult<Value> {
+        self.sync()?;
+        Ok(json!({ "position": self.position }))
     }
 
     /// Takes that back.
@@ -129,13 +146,10 @@ fn file_name(id: &str) -> HookResult<&str> {
     }
 }
 
-fn cut(file: &mut File, position: u64) -> std::io::Result<()> {
-    file.set_len(position)?;
-    file.seek(SeekFrom::Start(position)).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -161,7 +175,7 @@ mod tests {
         log.open_at(&path).unwrap();
         assert!(log.is_empty());
         log.append(b"one\n").unwrap();
-        let saved = log.state();
+        let saved = log.state().unwrap();
         log.append(b"two\n").unwrap();
         log.close().unwrap();
 
@@ -182,5 +196,39 @@ mod tests {
         assert!(error.contains("has 9 bytes") && error.contains("99"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\nzwei\n", "a refused file stays as it is");
         assert!(other.load(&json!({"position": "x"})).is_err());
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn p03_a_line_that_fails_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = LogFile::default();
+        log.open_at(&path).unwrap();
+        log.append(b"one\n").unwrap();
+        for faults in ["disk.write=short", "disk.write=short;disk.truncate=eio"] {
+            let _faults = fault::install(faults).unwrap();
+            let error = log.append(b"two\n").unwrap_err().to_string();
+            assert!(error.contains("log: no space left"), "{error}");
+        }
+        log.append(b"three\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\nthree\n");
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn p02_a_position_is_told_only_of_what_is_on_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let trace = fault::trace();
+        let mut log = LogFile::default();
+        log.open_at(&path).unwrap();
+        log.append(b"one\n").unwrap();
+        log.state().unwrap();
+        let ops = trace.ops();
+        assert!(ops.contains(&fault::Op::SyncDir(dir.path().to_path_buf())), "{ops:?}");
+        assert_eq!(ops[ops.len() - 2..], [fault::Op::Write(path.clone(), 4), fault::Op::Sync(path)]);
+        let _faults = fault::install("disk.sync=eio").unwrap();
+        assert!(log.state().is_err(), "a position that may not last is not told");
     }
 }

@@ -210,6 +210,8 @@ impl Trainer {
             saver: None,
             before_validation: None,
             resumed_from: None,
+            metrics_to_keep: None,
+            leaving: false,
         };
         trainer.state.optimizers = trainer.describe_optimizers();
         trainer.add_usual_hooks().map_err(|error| TrainError::Setup(error.to_string()))?;

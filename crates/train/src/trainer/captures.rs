@@ -22,9 +22,9 @@ impl Trainer {
             }
             let path = run.captures_file(&hook.id);
             let bytes = as_safetensors(&named(states));
-            let written = path.parent().map_or(Ok(()), disk::create_dir_all);
-            written
-                .and_then(|()| disk::atomic_write(&path, |to| to.write_all(&bytes?)))
+            // Only the one directory: a run whose own is gone is not brought back.
+            let made = path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), disk::create_dir);
+            made.and_then(|()| disk::atomic_write(&path, |to| to.write_all(&bytes?)))
                 .map_err(|error| TrainError::Record(format!("{}: {error}", path.display())))?;
         }
         Ok(())

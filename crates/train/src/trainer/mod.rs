@@ -19,6 +19,7 @@ use tenterhook_hooks::{
     Clock, Event, Events, HookError, HookManager, Pass, PassSetup, Request, RunStatus, TrainState,
 };
 use tenterhook_nn::{GradBuffers, on_deep_stack};
+use tenterhook_record::fault;
 
 pub use build::{Settings, get_trainer};
 pub use step::StepOutcome;
@@ -66,6 +67,10 @@ pub struct Trainer {
     /// How things stood before a validation began: what is saved when it is cut short.
     before_validation: Option<Moment>,
     resumed_from: Option<(std::path::PathBuf, String)>,
+    /// How much of the metrics log belongs to the checkpoint that was restored.
+    metrics_to_keep: Option<u64>,
+    /// Whether the run is doing its last save.
+    leaving: bool,
 }
 
 /// How a run ended.
@@ -84,8 +89,12 @@ pub struct Finished {
 impl Trainer {
     /// Trains until the steps are done, a hook asks for the end, or somebody interrupts. Whatever happens, hooks hear of the end.
     pub fn train(&mut self) -> Result<Finished, TrainError> {
-        on_deep_stack(|| self.train_here())
-            .map_err(|error| TrainError::Setup(format!("no thread: {error}")))?
+        let scope = fault::Scope::current();
+        let train = || {
+            let _inside = scope.enter();
+            self.train_here()
+        };
+        on_deep_stack(train).map_err(|error| TrainError::Setup(format!("no thread: {error}")))?
     }
 
     fn train_here(&mut self) -> Result<Finished, TrainError> {
@@ -195,7 +204,6 @@ impl Trainer {
         let result = result.and_then(|status| {
             told?;
             self.save_last_wishes(status)?;
-            self.write_captures()?;
             Ok(status)
         });
         self.whereabouts.enter(Phase::Idle, self.progress.step);
@@ -205,10 +213,18 @@ impl Trainer {
             (Ok(RunStatus::Stopped), Some(stop)) => Some(format!("hook `{}`: {}", stop.hook_id, stop.reason)),
             _ => None,
         };
+        let captures = self.write_captures();
         let closed = self.close_record(status, reason.clone());
-        result?;
+        result?; // what ended the run says more than that its record could not be closed
+        captures?;
         closed?;
         Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
+    }
+
+    /// Something else begins: the watchdog hears of it, and a test may stop the run here.
+    fn enter(&self, phase: Phase) -> Result<(), TrainError> {
+        self.whereabouts.enter(phase, self.progress.step);
+        fault::point(phase.point()).map_err(|error| TrainError::Setup(error.to_string()))
     }
 
     /// Begins the events of the next step.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tenterhook_hooks::{CheckpointInfo, Event, RunStatus, SavedHook};
 use tenterhook_record::checkpoints;
+use tenterhook_record::fault;
 use tenterhook_record::name::file_safe;
 
 use super::Trainer;
@@ -22,6 +23,11 @@ pub(super) struct Written {
 }
 
 impl Written {
+    fn failed(snapshot: &Snapshot, error: TrainError) -> Self {
+        let State { progress, .. } = &snapshot.state;
+        Self { step: progress.step, place: progress.place.clone(), result: Err(error.to_string()) }
+    }
+
     pub(super) fn into_result(self) -> Result<(), String> {
         self.result
     }
@@ -79,6 +85,7 @@ impl Trainer {
             return Ok(());
         }
         self.drain_saves()?;
+        self.leaving = true;
         if let Some(moment) = self.before_validation.take() {
             // Validation was cut short: it will be done again, by hooks that know nothing of this one.
             self.progress = moment.progress.clone();
@@ -173,7 +180,10 @@ impl Trainer {
         if !self.settings.async_checkpoints {
             return self.carry_out_now(snapshot);
         }
-        self.sync_metrics()?;
+        self.enter(Phase::Save)?;
+        if let Err(error) = self.sync_metrics() {
+            return self.announce(Written::failed(&snapshot, error));
+        }
         let dir = self.checkpoints_dir();
         let snapshot = snapshot.detach()?;
         if self.saver.is_none() {
@@ -181,15 +191,21 @@ impl Trainer {
             self.saver = Some(saver);
         }
         if let Some(saver) = &self.saver {
-            saver.submit(move || write(&snapshot, &dir));
+            let scope = fault::Scope::current();
+            saver.submit(move || {
+                let _inside = scope.enter();
+                write(&snapshot, &dir)
+            });
         }
         self.announce_finished_saves()
     }
 
     fn carry_out_now(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
-        self.whereabouts.enter(Phase::Save, self.progress.step);
-        self.sync_metrics()?;
-        let written = write(&snapshot, &self.checkpoints_dir());
+        self.enter(Phase::Save)?;
+        let written = match self.sync_metrics() {
+            Ok(()) => write(&snapshot, &self.checkpoints_dir()),
+            Err(error) => Written::failed(&snapshot, error),
+        };
         self.announce(written)
     }
 
@@ -214,20 +230,28 @@ impl Trainer {
             Ok(()) => self.announce_saves(written.step, &written.place.saves),
             Err(problem) => {
                 self.progress.known.retain(|known| !written.place.saves.contains(&known.name));
-                if self.settings.on_checkpoint_failure == OnCheckpointFailure::Stop {
-                    return Err(TrainError::Save(problem));
-                }
-                tracing::warn!(
-                    "step {}: the checkpoint could not be written, training goes on: {problem}",
-                    written.step
-                );
-                self.progress.degraded = true;
-                if let Some(run) = &mut self.run {
-                    run.note_failure("checkpoint", &problem, written.step);
-                }
-                Ok(())
+                self.on_failed_write("checkpoint", written.step, TrainError::Save(problem))
             }
         }
+    }
+
+    /// A checkpoint or a row of the log could not be written: the run ends or goes on, as its user wants it. When it is about to leave
+    /// there is nothing to go on with.
+    pub(super) fn on_failed_write(
+        &mut self,
+        what: &str,
+        step: u64,
+        error: TrainError,
+    ) -> Result<(), TrainError> {
+        if self.leaving || self.settings.on_checkpoint_failure == OnCheckpointFailure::Stop {
+            return Err(error);
+        }
+        tracing::warn!("step {step}: {error}; training goes on");
+        self.progress.degraded = true;
+        if let Some(run) = &mut self.run {
+            run.note_failure(what, &error.to_string(), step);
+        }
+        Ok(())
     }
 
     pub(super) fn announce_saves(&mut self, step: u64, names: &[String]) -> Result<(), TrainError> {

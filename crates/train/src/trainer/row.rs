@@ -62,8 +62,8 @@ impl Trainer {
             histograms: published.histograms,
         };
         self.remember(&row.values);
-        if let Some(run) = &mut self.run {
-            run.log(&row)?;
+        if let Some(Err(error)) = self.run.as_mut().map(|run| run.log(&row)) {
+            self.on_failed_write("metrics", row.step, error)?;
         }
         self.fire(Event::Metrics(&row))
     }

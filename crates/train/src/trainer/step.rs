@@ -82,7 +82,7 @@ impl Trainer {
 
     /// The batches of the next step: as many as are accumulated, fewer at the end of an epoch.
     pub(super) fn load_batches(&mut self) -> Result<Vec<Loaded>, TrainError> {
-        self.whereabouts.enter(Phase::Data, self.progress.step);
+        self.enter(Phase::Data)?;
         let mut batches = Vec::new();
         while (batches.len() as u64) < self.settings.grad_accumulation {
             let batch_idx = self.progress.cursor.batch;
@@ -145,7 +145,7 @@ impl Trainer {
         batches: usize,
         sums: &mut Option<NamedGrads>,
     ) -> Result<f64, TrainError> {
-        self.whereabouts.enter(Phase::Forward, self.progress.step);
+        self.enter(Phase::Forward)?;
         let setup = PassSetup { seed: self.settings.seed, clock: self.events.clock(), ..PassSetup::train(0) };
         let pass = self.hooks.pass(setup.with(self.buffers.clone()));
         let model = self.model.clone();
@@ -160,7 +160,7 @@ impl Trainer {
         if !value.is_finite() {
             return Ok(value);
         }
-        self.whereabouts.enter(Phase::Backward, self.progress.step);
+        self.enter(Phase::Backward)?;
         let loss = if batches > 1 { (loss / batches as f64)? } else { loss };
         let grads = backward(&loss, model.params(), Some(&self.buffers));
         self.absorb(&pass)?;
@@ -182,7 +182,7 @@ impl Trainer {
         grads: NamedGrads,
         outcome: &mut StepOutcome,
     ) -> Result<(), TrainError> {
-        self.whereabouts.enter(Phase::Optimizer, self.progress.step);
+        self.enter(Phase::Optimizer)?;
         let given = grad_norms(&grads)?;
         if !given.total.is_finite() {
             outcome.grad_norm = Some(given.total);

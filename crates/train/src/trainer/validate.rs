@@ -99,7 +99,7 @@ impl Trainer {
             if self.interrupt.is_raised() {
                 return Ok(None);
             }
-            self.whereabouts.enter(Phase::Validation, self.progress.step);
+            self.enter(Phase::Validation)?;
             let batch = set.batch(0, batch_idx, &self.device)?;
             let none = Metrics::new();
             let info = BatchInfo {

@@ -158,7 +158,7 @@ impl Hook for Tensorboard {
         // What the checkpoint counts as written must be in the file, or a crash would lose it.
         let mut events = self.events.try_borrow_mut()?;
         events.flush()?;
-        Ok(Some(json!({ "name": events.name, "file": events.file.state() })))
+        Ok(Some(json!({ "name": events.name, "file": events.file.state()? })))
     }
 
     fn load_state(&mut self, state: Json) -> HookResult {
