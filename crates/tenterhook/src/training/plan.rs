@@ -155,15 +155,15 @@ impl Plan {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
-        let mut usual = vec![json!({ "kind": "identity_update" }), json!({ "kind": "grad_coverage" })];
-        if let Some(limit) = self.config.train.max_time {
-            usual.push(json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
-        }
-        for hook in usual {
-            let has_one = |section: &Section| section.value["kind"] == hook["kind"];
-            if !self.config.hooks.iter().any(has_one)
-                && let Err(error) = trainer.add_hook_from(registry, &hook)
-            {
+        let has_one = |kind: &&str| self.config.hooks.iter().any(|section| section.value["kind"] == **kind);
+        let usual = ["identity_update", "grad_coverage"].into_iter().filter(|kind| !has_one(kind));
+        let limit = self
+            .config
+            .train
+            .max_time
+            .map(|limit| json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
+        for hook in usual.map(|kind| json!({ "kind": kind })).chain(limit) {
+            if let Err(error) = trainer.add_hook_from(registry, &hook) {
                 problems.add("hooks", error.to_string());
             }
         }

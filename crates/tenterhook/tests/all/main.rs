@@ -4,6 +4,12 @@
 
 mod bad_input;
 mod capture;
+mod debugging;
+mod endurance;
+mod gathered;
 mod lab;
+mod options;
 mod points;
+mod receiver;
+mod secrets;
 mod support;

@@ -55,6 +55,8 @@ pub struct Settings {
     pub log_every: u64,
     /// Warns when nothing has moved for so long.
     pub watchdog: Option<Duration>,
+    /// Whether failures of hooks come with their backtraces.
+    pub debug: bool,
 }
 
 impl Settings {
@@ -77,6 +79,7 @@ impl Settings {
             max_skipped: 10,
             log_every: 1,
             watchdog: Some(Duration::from_secs(60)),
+            debug: false,
         }
     }
 
@@ -102,6 +105,7 @@ impl Settings {
             max_skipped: section.max_skipped,
             log_every: section.log_every,
             watchdog: (section.watchdog > 0).then(|| Duration::from_secs(section.watchdog)),
+            debug: section.debug,
             ..Self::steps(section.steps.unwrap_or(0))
         };
         if let Some(epochs) = section.epochs {
@@ -162,6 +166,7 @@ impl Trainer {
         }
         let schedule = Schedule::new(&ScheduleConfig::default(), settings.total_steps)?;
         let hooks = HookManager::new(model.points().clone());
+        hooks.set_debug(settings.debug);
         let groups: Vec<usize> = optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
         let progress = Progress::new(data.cursor(), &groups);
         let first = model.params().iter().next();

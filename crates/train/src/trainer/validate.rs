@@ -32,6 +32,7 @@ impl Trainer {
         self.before_validation = if self.run.is_some() { Some(self.snapshot()?) } else { None };
         let Some(metrics) = self.evaluate_all()? else { return Ok(()) };
         self.before_validation = None;
+        tracing::debug!(step = self.progress.step, "validated: {metrics:?}");
         self.progress.validated_at = Some(self.progress.step);
         self.progress.stage = if self.progress.epoch_over { Stage::EpochEnd } else { Stage::Step };
         metrics.iter().for_each(|(name, value)| self.events.log(name, *value));

@@ -14,6 +14,8 @@ use super::address::{Lookup, NoAddress, REFUSED, resolve};
 
 /// How often a message is tried.
 pub(super) const TRIES: u32 = 3;
+/// Characters of a message; chats cut longer ones or refuse them.
+const LONGEST: usize = 4000;
 /// How many redirects from one local address to another are followed.
 const HOPS: u32 = 3;
 /// As many addresses as the client has room for.
@@ -42,6 +44,7 @@ pub(super) enum Failure {
 impl Post {
     /// Sends `{"text": ...}` once.
     pub(super) fn send(&self, text: &str) -> Result<(), Failure> {
+        let text: String = text.chars().take(LONGEST).collect();
         let body = serde_json::json!({ "text": text }).to_string();
         let deadline = Instant::now() + self.timeout;
         let mut url = self.url.clone();
