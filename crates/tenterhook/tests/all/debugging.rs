@@ -13,6 +13,10 @@ use crate::lab::{Lab, TINY};
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}
 
+#[derive(Debug, thiserror::Error)]
+#[error("broken")]
+struct Broken(#[source] std::fmt::Error);
+
 /// Panics at its third batch, fails at every point.
 #[derive(Default)]
 struct Clumsy(u32);
@@ -25,7 +29,7 @@ impl Hook for Clumsy {
         vec![Want::observe("blocks.0.hook_mlp_out")]
     }
     fn observe(&mut self, _at: &At, _x: &Tensor, _cx: &mut Cx) -> HookResult {
-        Err(Box::new(std::io::Error::other(std::fmt::Error)))
+        Err(Box::new(Broken(std::fmt::Error)))
     }
     fn on_train_batch_start(&mut self, _batch: &BatchInfo, _cx: &mut Cx) -> HookResult {
         self.0 += 1;
@@ -47,7 +51,7 @@ fn failures(debug: bool) -> Vec<Value> {
     let hook = "[[hooks]]\nkind = \"test.clumsy\"\nquarantine_after = 0\n";
     let mut document = Document::parse(&format!("{TINY}{hook}"), Format::Toml).unwrap();
     document.set(&format!("run.dir={}", lab.path().join("runs").display())).unwrap();
-    document.set("train.steps=3").unwrap();
+    document.set("train.steps=6").unwrap();
     document.set(&format!("train.debug={debug}")).unwrap();
     let mut registry = registry();
     registry.register::<Nothing>("test.clumsy", "fails", |_| Ok(Box::new(Clumsy::default()))).unwrap();

@@ -17,7 +17,7 @@ every = 20
 
 [[hooks]]
 kind = "monitor"
-points = ["blocks.0.hook_mlp_out", "transformer.h.0.mlp.c_fc"]
+points = "transformer.h.0.mlp.c_fc"
 metrics = ["mean", "std", {percentiles = [50.0]}, {histogram = 8}, "time"]
 
 [[hooks]]
@@ -75,7 +75,7 @@ fn captures_metrics_findings_and_receipts_are_left_behind() {
     let rows = lab.metrics("tiny");
     let steps: Vec<&Value> = rows.iter().filter(|row| row.get("loss").is_some()).collect();
     for name in [
-        "monitor/blocks.0.hook_mlp_out/mean",
+        "monitor/transformer.h.0.mlp.c_fc/mean",
         "monitor/transformer.h.0.mlp.c_fc/p50",
         "flow/blocks.0.hook_mlp_out/norm",
         "flow/blocks.0.hook_attn_out/ratio",
@@ -99,7 +99,7 @@ fn captures_metrics_findings_and_receipts_are_left_behind() {
     assert_eq!(of("large")["findings"].as_array().unwrap().len(), 3, "max_findings");
     assert_eq!(of("large")["findings"][0]["point"], "blocks.0.hook_mlp_out");
     assert_eq!(of("flow")["layers"][1]["verdict"], "vanishing");
-    let layer = &of("monitor")["layers"]["blocks.0.hook_mlp_out"];
+    let layer = &of("monitor")["layers"]["transformer.h.0.mlp.c_fc"];
     assert_eq!(layer["histogram"]["counts"].as_array().unwrap().len(), 8);
     assert!(of("capture")["bytes_captured"].as_u64().unwrap() > 0);
 }
