@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Error, Result, Tensor};
 
+use crate::backtrace;
 use crate::cx::{Cx, Facts};
 use crate::error::{BoxError, HookError, HookResult, PanicMessage};
 use crate::hook::{At, Hook};
@@ -152,15 +153,20 @@ fn failed(
     event: &'static str,
     error: BoxError,
 ) -> std::result::Result<(), Halt> {
+    let debug = facts.manager.upgrade().is_some_and(|manager| manager.debug.load(Relaxed));
     let error = HookError {
         hook_id: slot.id.clone(),
         hook_type: slot.kind.clone(),
         event,
         point: point.map(str::to_string),
+        backtrace: debug.then(|| backtrace::of(&*error).into()),
         original_error: Arc::from(error),
     };
     if !slot.said_failed.swap(true, Relaxed) || slot.options.verbose {
-        tracing::warn!("{error}");
+        match &error.backtrace {
+            Some(backtrace) => tracing::warn!("{error}\n{backtrace}"),
+            None => tracing::warn!("{error}"),
+        }
     }
     let mut ledger = lock(&facts.ledger);
     ledger.errors.push(error.clone());

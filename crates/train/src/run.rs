@@ -165,14 +165,18 @@ impl Run {
 
     pub(crate) fn note_errors(&mut self, errors: &[HookError], step: u64) {
         for error in errors {
-            self.note(json!({
+            let mut noted = json!({
                 "step": step,
                 "hook_id": error.hook_id,
                 "hook_type": error.hook_type,
                 "event": error.event,
                 "point": error.point,
                 "error": error.original_error.to_string(),
-            }));
+            });
+            if let Some(backtrace) = &error.backtrace {
+                noted["backtrace"] = backtrace.lines().collect();
+            }
+            self.note(noted);
         }
     }
 

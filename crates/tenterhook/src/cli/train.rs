@@ -11,7 +11,7 @@ use tenterhook_train::config::Document;
 use tenterhook_train::{Finished, Interrupt, TrainError};
 
 use super::error::CliError;
-use super::{Outcome, device, output, signals};
+use super::{Outcome, device, log_more, output, signals};
 use crate::training::{Begun, Plan, Start};
 
 /// Train a model from a configuration.
@@ -168,11 +168,23 @@ pub(super) fn read_plan(
     runs_dir: Option<&Path>,
     registry: &HookRegistry,
 ) -> Result<Plan, CliError> {
-    let mut document = Document::read(config)?;
+    plan_of(Document::read(config)?, set, runs_dir, registry)
+}
+
+/// The same for a document that has been read.
+pub(super) fn plan_of(
+    mut document: Document,
+    set: &[String],
+    runs_dir: Option<&Path>,
+    registry: &HookRegistry,
+) -> Result<Plan, CliError> {
     for assignment in set {
         document.set(assignment)?;
     }
     let mut plan = Plan::check(&document, registry)?;
+    if plan.config.train.debug {
+        log_more();
+    }
     if let Some(dir) = runs_dir {
         plan.config.run.dir = dir.to_path_buf();
     }

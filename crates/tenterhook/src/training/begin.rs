@@ -7,7 +7,7 @@ use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
 use tenterhook_record::disk;
 use tenterhook_record::run::{RunDir, RunError};
-use tenterhook_train::config::{Document, Problems, resume_differences};
+use tenterhook_train::config::{Document, Problems, redacted_args, resume_differences};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
 
 use super::plan::{Assembled, Plan};
@@ -64,7 +64,7 @@ impl Start<'_> {
             config_toml: self.plan.recorded().to_toml(),
             seed: self.plan.config.run.seed,
             threads: rayon::current_num_threads(),
-            args: self.args.clone(),
+            args: redacted_args(self.args.clone()),
             parent: self.parent.clone(),
             data: assembled.data.clone(),
         }

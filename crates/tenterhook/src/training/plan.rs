@@ -155,8 +155,7 @@ impl Plan {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
-        let has_one = |section: &Section| section.value["kind"] == "max_time";
-        if let Some(limit) = self.config.train.max_time.filter(|_| !self.config.hooks.iter().any(has_one)) {
+        if let Some(limit) = self.config.train.max_time {
             let hook = json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() });
             if let Err(error) = trainer.add_hook_from(registry, &hook) {
                 problems.add("train.max_time", error.to_string());

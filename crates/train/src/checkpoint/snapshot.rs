@@ -115,13 +115,18 @@ fn write_tensors(
     name: &str,
     tensors: &[(String, Tensor)],
 ) -> std::result::Result<(), CheckpointError> {
-    writer.file(name, |to: &mut dyn Write| to.write_all(&as_safetensors(tensors)?))
+    writer.file(name, |to: &mut dyn Write| to.write_all(&as_safetensors(tensors, [])?))
 }
 
-/// Named tensors as the bytes of a safetensors file.
-pub(crate) fn as_safetensors(tensors: &[(String, Tensor)]) -> std::io::Result<Vec<u8>> {
+/// Named tensors as the bytes of a safetensors file, with these texts about it.
+pub(crate) fn as_safetensors<const N: usize>(
+    tensors: &[(String, Tensor)],
+    about: [(&str, String); N],
+) -> std::io::Result<Vec<u8>> {
     // `transformers` refuses a file that does not say this of itself.
-    let about = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let format = ("format", "pt".to_string());
+    let about: HashMap<_, _> =
+        about.into_iter().chain([format]).map(|(key, text)| (key.to_string(), text)).collect();
     let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
     safetensors::serialize(views, Some(about)).map_err(std::io::Error::other)
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::problems::{Line, Lines, Problem, Problems};
+use super::write::REDACTED;
 use super::{json, overrides, toml};
 
 /// A larger file is not a configuration.
@@ -104,6 +105,17 @@ impl Document {
                 Err(problems)
             }
         }
+    }
+
+    /// Leaves out the hooks whose secrets were not written down when this configuration was recorded: without these they cannot be made.
+    /// Returns their kinds.
+    pub fn leave_out_redacted_hooks(&mut self) -> Vec<String> {
+        let Some(hooks) = self.value["hooks"].as_array_mut() else { return Vec::new() };
+        let is_redacted = |hook: &mut Value| {
+            hook.as_object().is_some_and(|hook| hook.values().any(|value| value == REDACTED))
+        };
+        let gone = hooks.extract_if(.., is_redacted);
+        gone.map(|hook| hook["kind"].as_str().unwrap_or_default().to_string()).collect()
     }
 
     /// The tree.

@@ -10,7 +10,7 @@ use super::run::{RunConfig, Section};
 const SECRETS: [&str; 6] = ["url", "token", "secret", "password", "api_key", "authorization"];
 
 /// What is written instead.
-const REDACTED: &str = "<redacted>";
+pub(super) const REDACTED: &str = "<redacted>";
 
 impl RunConfig {
     /// The configuration with defaults filled in: what is recorded and hashed. The order of the keys is fixed, data sets, optimizers

@@ -57,6 +57,8 @@ pub struct Settings {
     pub log_every: u64,
     /// Warns when nothing has moved for so long.
     pub watchdog: Option<Duration>,
+    /// Whether failures of hooks come with their backtraces.
+    pub debug: bool,
 }
 
 impl Settings {
@@ -80,6 +82,7 @@ impl Settings {
             max_skipped: 10,
             log_every: 1,
             watchdog: Some(Duration::from_secs(60)),
+            debug: false,
         }
     }
 
@@ -105,6 +108,7 @@ impl Settings {
             max_skipped: section.max_skipped,
             log_every: section.log_every,
             watchdog: (section.watchdog > 0).then(|| Duration::from_secs(section.watchdog)),
+            debug: section.debug,
             ..Self::steps(section.steps.unwrap_or(0))
         };
         if let Some(epochs) = section.epochs {
@@ -170,6 +174,7 @@ impl Trainer {
         }
         let schedule = Schedule::new(&ScheduleConfig::default(), settings.total_steps)?;
         let hooks = HookManager::new(model.points().clone());
+        hooks.set_debug(settings.debug);
         let groups: Vec<usize> = optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
         let progress = Progress::new(data.cursor(), &groups);
         let first = model.params().iter().next();

@@ -259,6 +259,7 @@ impl Trainer {
     fn serve(&mut self) -> Result<(), TrainError> {
         self.collect();
         for (hook, request) in self.events.take_requests() {
+            tracing::debug!(hook, step = self.progress.step, "asks for {request:?}");
             match request {
                 Request::SetLr { optimizer, group, lr } => self.set_lr(&hook, optimizer, group, lr)?,
                 Request::ScaleLr { optimizer, group, factor } => {

@@ -227,7 +227,11 @@ impl Trainer {
 
     fn announce(&mut self, written: Written) -> Result<(), TrainError> {
         match written.result {
-            Ok(()) => self.announce_saves(written.step, &written.place.saves),
+            Ok(()) => {
+                let Place { saves, removes } = &written.place;
+                tracing::debug!(step = written.step, "checkpoints: written {saves:?}, removed {removes:?}");
+                self.announce_saves(written.step, saves)
+            }
             Err(problem) => {
                 self.progress.known.retain(|known| !written.place.saves.contains(&known.name));
                 self.on_failed_write("checkpoint", written.step, TrainError::Save(problem))

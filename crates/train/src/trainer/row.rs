@@ -1,7 +1,9 @@
 //! What is logged, and the state that hooks read.
 
-use serde_json::json;
-use tenterhook_hooks::{Event, GroupInfo, HookInfo, Metrics, MetricsRow, OptimizerInfo, RunStatus};
+use serde_json::{Value, json};
+use tenterhook_hooks::{
+    Debug, Event, GradientFlow, GroupInfo, HookInfo, Metrics, MetricsRow, Monitor, OptimizerInfo, RunStatus,
+};
 
 use super::{StepOutcome, Trainer};
 use crate::error::TrainError;
@@ -70,7 +72,16 @@ impl Trainer {
 
     /// Writes down which hooks there are, in the order in which they run.
     pub(super) fn record_hooks(&mut self) -> Result<(), TrainError> {
-        let Some(run) = &mut self.run else { return Ok(()) };
+        let hooks = self.hooks.list_hooks();
+        let on_or_off = |hook: &HookInfo| format!("{} {}", hook.id, if hook.enabled { "on" } else { "off" });
+        let status = hooks.iter().map(on_or_off).collect::<Vec<_>>().join(", ");
+        let Some(run) = &mut self.run else {
+            tracing::info!(hooks = status, "training starts");
+            return Ok(());
+        };
+        let record = run.record();
+        let (run_id, commit, config_hash) = (run.id(), &record.commit, &record.config_hash);
+        tracing::info!(run_id, commit, config_hash, hooks = status, "training starts");
         let describe = |hook: HookInfo| {
             json!({
                 "id": hook.id,
@@ -80,7 +91,7 @@ impl Trainer {
                 "options": self.hook_options.get(&hook.id),
             })
         };
-        run.set_hooks(self.hooks.list_hooks().into_iter().map(describe).collect())
+        run.set_hooks(hooks.into_iter().map(describe).collect())
     }
 
     /// Writes how the run ended, and what every hook did.
@@ -89,11 +100,27 @@ impl Trainer {
         status: RunStatus,
         reason: Option<String>,
     ) -> Result<(), TrainError> {
-        let receipts = serde_json::to_value(self.hooks.list_hooks()).unwrap_or_default();
+        let receipts: Value = self.hooks.list_hooks().iter().map(|hook| self.receipt(hook)).collect();
         match &mut self.run {
             Some(run) => run.close(status, reason, self.progress.step, &receipts),
             None => Ok(()),
         }
+    }
+
+    /// What a hook did, and what it has found out where it is of a kind that gathers.
+    fn receipt(&self, hook: &HookInfo) -> Value {
+        let mut receipt = serde_json::to_value(hook).unwrap_or_default();
+        let gathered = match hook.kind.as_str() {
+            Debug::KIND => ("findings", self.hooks.findings(&hook.id).map(|found| json!(found))),
+            GradientFlow::KIND => ("layers", self.hooks.gradient_flow(&hook.id).map(|flow| json!(flow))),
+            Monitor::KIND => ("layers", self.hooks.monitoring(&hook.id).map(|stats| json!(stats))),
+            _ => return receipt,
+        };
+        // A user's hook may call itself the same, and then it has nothing of the sort.
+        if let (key, Ok(gathered)) = gathered {
+            receipt[key] = gathered;
+        }
+        receipt
     }
 
     pub(super) fn remember(&mut self, metrics: &Metrics) {

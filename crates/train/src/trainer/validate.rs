@@ -31,6 +31,7 @@ impl Trainer {
         self.before_validation = if self.run.is_some() { Some(self.moment()?) } else { None };
         let Some(metrics) = self.evaluate_all()? else { return Ok(()) };
         self.before_validation = None;
+        tracing::debug!(step = self.progress.step, "validated: {metrics:?}");
         self.progress.validated_at = Some(self.progress.step);
         self.progress.stage = self.progress.after_validation;
         metrics.iter().for_each(|(name, value)| self.events.log(name, *value));

@@ -306,6 +306,16 @@ impl Hook for Debug {
         }
         Ok(())
     }
+
+    fn save_state(&self) -> HookResult<Option<serde_json::Value>> {
+        Ok(Some(serde_json::json!({ "found": self.found, "dumped": self.dumped })))
+    }
+
+    fn load_state(&mut self, mut state: serde_json::Value) -> HookResult {
+        self.found = serde_json::from_value(state["found"].take())?;
+        self.dumped = serde_json::from_value(state["dumped"].take())?;
+        Ok(())
+    }
 }
 
 impl HookManager {
