@@ -204,6 +204,7 @@ impl Trainer {
             event: "request",
             point: None,
             original_error: Arc::from(BoxError::from(problem)),
+            backtrace: None,
         };
         tracing::warn!("{error}");
         self.note_errors(vec![error]);
