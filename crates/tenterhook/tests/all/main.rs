@@ -2,27 +2,33 @@
 
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+// Faults exist in debug builds only, and so do the tests that need them.
 mod bad_input;
 mod capture;
 mod damage_campaign;
 mod damaged_checkpoints;
 mod damages;
 mod debugging;
+#[cfg(debug_assertions)]
 mod durability;
 mod endings;
 mod endurance;
 mod event_order;
 mod failing_hooks;
+#[cfg(debug_assertions)]
 mod faulty_disk;
 mod file_modes;
+#[cfg(debug_assertions)]
 mod full_disk;
 mod gathered;
 mod grad_coverage;
+#[cfg(debug_assertions)]
 mod hangs;
 mod here;
 mod lab;
 mod loaders;
 mod non_finite;
+#[cfg(debug_assertions)]
 mod one_writer;
 mod options;
 mod parity;
@@ -31,8 +37,10 @@ mod receiver;
 mod recorder;
 mod requests;
 mod run_length;
+#[cfg(debug_assertions)]
 mod running;
 mod secrets;
+#[cfg(debug_assertions)]
 mod signals;
 mod small;
 mod support;

@@ -292,7 +292,8 @@ fn resumed(dir: &Path, steps: u64) -> Bits {
     let (checkpoint, _) = found.checkpoint.unwrap();
     assert_eq!(checkpoint.step, Some(BAD), "that of the last good step");
     let task = tiny_gpt();
-    let run = Run::resume(run, &RunFacts::default(), &checkpoint.name, BAD).unwrap();
+    let lock = run.lock().unwrap();
+    let run = Run::resume(run, lock, &RunFacts::default(), &checkpoint.name, BAD).unwrap();
     let mut trainer = gpt_trainer(&task, Settings::steps(steps)).with_run(run);
     trainer.restore(&checkpoint.path).unwrap();
     trainer.train().unwrap();

@@ -25,14 +25,6 @@ pub(crate) fn tenterhook<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Ran {
     Ran::of(command)
 }
 
-/// How often a campaign is repeated: the short form in ordinary test runs, the long one when asked for.
-pub(crate) fn campaign(short: u64, long: u64) -> u64 {
-    match std::env::var("TENTERHOOK_CAMPAIGN").as_deref() {
-        Ok("long") => long,
-        _ => short,
-    }
-}
-
 /// The directory of a reference model.
 pub(crate) fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../models/tests/data").join(name)
