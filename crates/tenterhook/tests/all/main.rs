@@ -7,6 +7,7 @@ mod capture;
 mod debugging;
 mod endurance;
 mod gathered;
+mod hooks_config;
 mod lab;
 mod options;
 mod points;

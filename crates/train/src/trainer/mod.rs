@@ -137,11 +137,15 @@ impl Trainer {
     }
 
     fn next_step(&mut self) -> Result<(), TrainError> {
+        // All but the metrics, of which there may be many and which no step changes before it is logged.
+        let metrics = std::mem::take(&mut self.progress.metrics);
         let before = self.progress.clone();
+        self.progress.metrics = metrics;
         let batches = self.load_batches()?;
         let outcome = match self.step_on(&batches) {
             Err(error @ TrainError::NonFinite(_)) => {
-                self.progress = Progress { degraded: self.progress.degraded, ..before };
+                let metrics = std::mem::take(&mut self.progress.metrics);
+                self.progress = Progress { degraded: self.progress.degraded, metrics, ..before };
                 self.save_before_failure()?;
                 return Err(error);
             }
