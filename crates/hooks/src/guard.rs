@@ -159,7 +159,7 @@ fn failed(
         hook_type: slot.kind.clone(),
         event,
         point: point.map(str::to_string),
-        backtrace: debug.then(|| backtrace::of(&*error).into()),
+        backtrace: debug.then(|| Arc::new(backtrace::of(&*error))),
         original_error: Arc::from(error),
     };
     if !slot.said_failed.swap(true, Relaxed) || slot.options.verbose {

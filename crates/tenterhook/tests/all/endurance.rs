@@ -119,6 +119,7 @@ fn slope(looks: &[&Look]) -> f64 {
 }
 
 #[test]
+#[allow(clippy::print_stdout)] // campaigns print what they counted
 fn p23_a_long_run_with_all_hooks_is_flat_in_memory_and_open_files() {
     let steps = campaign(20_000, 100_000);
     let server = Receiver::new(Answer::Status(200));

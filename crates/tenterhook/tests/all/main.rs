@@ -25,6 +25,7 @@ mod grad_coverage;
 #[cfg(debug_assertions)]
 mod hangs;
 mod here;
+mod hooks_config;
 mod lab;
 mod loaders;
 mod non_finite;

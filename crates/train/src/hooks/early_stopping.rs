@@ -228,6 +228,17 @@ mod tests {
         assert_eq!(trainer.stopped(), None);
         assert!(trainer.hooks().with_hook(&id, |hook: &mut EarlyStopping| hook.state.said_absent)?);
 
+        // The same at the end of an epoch, where the latest value counts, whenever that was.
+        for (strict, ends) in [(true, true), (false, false)] {
+            let mut trainer = MockTrainer::new();
+            trainer.attach(hook(json!({"check_on_train_epoch_end": true, "strict": strict})))?;
+            assert_eq!(trainer.fire(Event::EpochEnd(0)).is_err(), ends, "strict = {strict}");
+        }
+        let mut trainer = MockTrainer::new();
+        trainer.attach(hook(json!({"check_on_train_epoch_end": true})))?;
+        trainer.validate(&[("val/loss", 1.0)])?;
+        trainer.fire(Event::EpochEnd(0))?;
+
         // A value of an earlier validation is not one of this.
         let mut trainer = MockTrainer::new();
         trainer.attach(hook(json!({})))?;

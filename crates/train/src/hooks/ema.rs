@@ -86,8 +86,9 @@ impl Ema {
         };
         for param in params {
             let Some(Average { values: averages, .. }) = self.averages.get_mut(&param.name) else { continue };
-            with_f32(&param.value, |weights| {
-                averages.par_chunks_mut(CHUNK).zip(weights.par_chunks(CHUNK)).for_each(step);
+            with_f32(&param.value, |weights| match weights.len() <= CHUNK {
+                true => step((averages, weights)), // waking another thread takes longer
+                false => averages.par_chunks_mut(CHUNK).zip(weights.par_chunks(CHUNK)).for_each(step),
             })?;
         }
         Ok(())

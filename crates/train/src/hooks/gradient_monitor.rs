@@ -117,6 +117,9 @@ fn fits(filter: &str, name: &str) -> bool {
 /// The sum of squares in f64, in chunks of a fixed size that are added in order.
 fn sum_of_squares(values: &[f64]) -> f64 {
     let of_chunk = |chunk: &[f64]| chunk.iter().map(|x| x * x).sum::<f64>();
+    if values.len() <= CHUNK {
+        return of_chunk(values); // waking another thread takes longer
+    }
     let chunks: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
     chunks.into_iter().sum()
 }

@@ -147,7 +147,10 @@ impl Trainer {
     }
 
     fn next_step(&mut self) -> Result<(), TrainError> {
+        // All but the metrics, of which there may be many and which no step changes before it is logged.
+        let metrics = std::mem::take(&mut self.progress.metrics);
         let before = self.progress.clone();
+        self.progress.metrics = metrics;
         let batches = self.load_batches()?;
         self.take_step(&batches, before)?;
         let epoch_over = self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();

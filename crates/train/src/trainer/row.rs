@@ -160,10 +160,12 @@ impl Trainer {
             };
             optimizer.groups().iter().map(info).collect()
         };
-        let describe = |optimizer: &crate::optim::Optimizer| OptimizerInfo {
-            kind: optimizer.name().to_string(),
-            groups: groups(optimizer),
+        // Without a name of its own an optimizer is called by its kind and its place.
+        let describe = |(place, optimizer): (usize, &crate::optim::Optimizer)| {
+            let name = optimizer.name();
+            let kind = name.strip_suffix(&format!(".{place}")).unwrap_or(name).to_string();
+            OptimizerInfo { kind, groups: groups(optimizer) }
         };
-        self.optimizers.iter().map(describe).collect()
+        self.optimizers.iter().enumerate().map(describe).collect()
     }
 }

@@ -68,7 +68,8 @@ impl Trainer {
         let mut outcome = StepOutcome::default();
         match self.step_on(batches, &mut outcome) {
             Err(error @ TrainError::NonFinite(_)) => {
-                self.progress = Progress { degraded: self.progress.degraded, ..before };
+                let metrics = std::mem::take(&mut self.progress.metrics);
+                self.progress = Progress { degraded: self.progress.degraded, metrics, ..before };
                 self.save_before_failure()?;
                 if let Err(also) = self.log_failed_step(&outcome) {
                     tracing::warn!("the step that failed could not be logged: {also}");

@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::scene::Seen;
-use crate::lab::digest_of;
 
 /// Status, steps and reason.
 pub(super) fn end(seen: &Seen) -> String {
@@ -25,7 +24,7 @@ pub(super) fn checkpoints(seen: &Seen) -> String {
 
 /// The weights at the end.
 pub(super) fn weights(seen: &Seen) -> String {
-    let digests = digest_of(&seen.lab.checkpoint("run"));
+    let digests = seen.lab.digest("run");
     format!("{:?}", digests.iter().find(|(name, _)| name == "model.safetensors"))
 }
 

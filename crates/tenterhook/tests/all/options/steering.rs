@@ -1,6 +1,7 @@
 //! Hooks that decide: when a run ends, what is kept, how fast and what it learns.
 
 use super::cases::{Case, case, check};
+use super::scene::{Config, inside};
 use super::see::{checkpoints, end, rows, weights};
 
 pub(super) fn cases() -> Vec<Case> {
@@ -63,6 +64,16 @@ fn others() -> Vec<Case> {
         case("freeze.until_epoch", ["", "1"], weights).with("params = [\"*\"]"),
         case("max_time.duration", ["\"1h\"", "1e-6"], end),
     ]
+}
+
+/// A limit of the run and one of a hook both hold, whichever is the shorter.
+#[test]
+fn both_time_limits_hold() {
+    for (hook, train) in [("1e-6", "train.max_time=3600"), ("3600", "train.max_time=0.001")] {
+        let hooks = format!("[[hooks]]\nkind = \"max_time\"\nduration = {hook}\n");
+        let seen = inside(&Config { hooks, set: vec![train] });
+        assert!(seen.end.starts_with("stopped after "), "{hook} {train}: {}", seen.end);
+    }
 }
 
 #[test]
