@@ -9,7 +9,7 @@ use tenterhook_record::checkpoints;
 use tenterhook_record::run::{self, RunDir};
 
 use super::error::CliError;
-use super::train::{device_of, read_plan, use_threads};
+use super::train::{check_plan, device_of, read_document, use_threads};
 use super::{Outcome, output};
 
 /// Validate a model: that of a configuration, or of a run's newest checkpoint.
@@ -45,7 +45,13 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
         false => Some(RunDir::open(&run::find(&args.runs_dir, &args.what)?)?),
     };
     let config = run.as_ref().map_or(as_file, RunDir::config_path);
-    let plan = read_plan(&config, &args.set, None, registry)?;
+    let document = read_document(&config, &args.set)?;
+    let document = match run {
+        // What only tells has nothing to tell here.
+        Some(_) => document.without_secret_hooks()?.0,
+        None => document,
+    };
+    let plan = check_plan(&document, None, registry)?;
     if plan.config.data.val.is_empty() {
         return Err(CliError::bad_input(
             "the configuration has no [data.val]: there is nothing to validate on",

@@ -1,12 +1,14 @@
 //! Starting a run: a new one, one that goes on, one that branches off.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
+use serde_json::Value;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
-use tenterhook_record::run::{RunDir, RunError};
-use tenterhook_train::config::{Document, Problems, resume_differences};
+use tenterhook_record::run::{self, RunDir, RunError, RunRecord};
+use tenterhook_train::config::{Problems, differences};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
 
 use super::plan::{Assembled, Plan};
@@ -42,6 +44,41 @@ pub enum BeginError {
     Nothing(String),
 }
 
+/// Where a fork begins: a checkpoint of another run. Records have it as `run/checkpoint`.
+pub struct Origin {
+    /// The run.
+    pub run_id: String,
+    /// Its checkpoint.
+    pub checkpoint: CheckpointRef,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.run_id, self.checkpoint.name)
+    }
+}
+
+impl Origin {
+    /// Where the first attempt of a run among `runs` began, if it is a fork. The checkpoint must still be there, and good.
+    pub fn of(record: &RunRecord, runs: &Path) -> Result<Option<Self>, BeginError> {
+        let origin = record.attempts.first().and_then(|attempt| attempt.resumed_from.as_deref());
+        let Some((run_id, name)) = origin.and_then(|origin| origin.split_once('/')) else { return Ok(None) };
+        let gone = |problem: String| {
+            BeginError::Nothing(format!(
+                "run {} is a fork of run {run_id}: it began with the checkpoint {name}, without which it cannot be repeated: {problem}",
+                record.id
+            ))
+        };
+        let from = run::find(runs, run_id).and_then(|path| RunDir::open(&path));
+        let dir = from.map_err(|error| gone(error.to_string()))?.checkpoints();
+        let listed = checkpoints::list(&dir).map_err(|error| gone(error.to_string()))?;
+        let found = listed.into_iter().find(|checkpoint| checkpoint.name == name);
+        let checkpoint = found.ok_or_else(|| gone(format!("it is no longer in {}", dir.display())))?;
+        checkpoints::verify(&checkpoint.path).map_err(|error| gone(error.to_string()))?;
+        Ok(Some(Self { run_id: run_id.to_string(), checkpoint }))
+    }
+}
+
 /// What is the same for every way to begin.
 pub struct Start<'a> {
     /// The configuration.
@@ -59,6 +96,7 @@ pub struct Start<'a> {
 impl Start<'_> {
     fn facts(&self, assembled: &Assembled) -> RunFacts {
         RunFacts {
+            name: self.plan.config.run.name.clone(),
             config: self.plan.config.to_value(),
             config_toml: self.plan.recorded().to_toml(),
             seed: self.plan.config.run.seed,
@@ -69,17 +107,34 @@ impl Start<'_> {
         }
     }
 
-    fn new_run(&self, facts: &RunFacts) -> Result<Run, BeginError> {
+    fn new_dir(&self) -> Result<RunDir, BeginError> {
         let section = &self.plan.config.run;
-        let dir = RunDir::create(&section.dir, section.name.as_deref())?;
-        Ok(Run::start(dir, facts)?)
+        Ok(RunDir::create(&section.dir, section.name.as_deref())?)
     }
 
     /// A new run in a directory of its own.
     pub fn new_one(&self) -> Result<Begun, BeginError> {
         let assembled = self.plan.assemble(self.registry, self.device)?;
-        let run = self.new_run(&self.facts(&assembled))?;
+        self.from_scratch(assembled)
+    }
+
+    fn from_scratch(&self, assembled: Assembled) -> Result<Begun, BeginError> {
+        let run = Run::start(self.new_dir()?, &self.facts(&assembled))?;
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
+    }
+
+    /// A new run that does again what another one did, which read this data: from scratch, or from the checkpoint where that one began.
+    pub fn repeat(&self, data: &Value, origin: Option<&Origin>) -> Result<Begun, BeginError> {
+        let assembled = self.plan.assemble(self.registry, self.device)?;
+        let changed = differences(data, &assembled.data);
+        if !changed.is_empty() {
+            let keys = changed.iter().map(|change| format!("\n  {}", change.key)).collect::<String>();
+            return Err(BeginError::Nothing(format!("the data is not what the run was trained on:{keys}")));
+        }
+        match origin {
+            None => self.from_scratch(assembled),
+            Some(origin) => self.branch(assembled, origin, Vec::new()),
+        }
     }
 
     /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed.
@@ -101,22 +156,32 @@ impl Start<'_> {
         let from = RunDir::open(path)?;
         let (checkpoint, skipped) = newest(&from)?;
         let assembled = self.plan.assemble(self.registry, self.device)?;
-        let facts = RunFacts { parent: Some(from.id().to_string()), ..self.facts(&assembled) };
+        let origin = Origin { run_id: from.id().to_string(), checkpoint };
+        self.branch(assembled, &origin, skipped)
+    }
+
+    fn branch(
+        &self,
+        assembled: Assembled,
+        origin: &Origin,
+        skipped: Vec<(CheckpointRef, String)>,
+    ) -> Result<Begun, BeginError> {
+        let parent = self.parent.clone().or(Some(origin.run_id.clone()));
+        let facts = RunFacts { parent, ..self.facts(&assembled) };
         let mut trainer = assembled.trainer;
-        trainer.restore_fork(&checkpoint.path)?;
-        let run = self.new_run(&facts)?;
-        let step = checkpoint.step.unwrap_or(0);
-        Ok(begun(trainer.with_run(run), Some((checkpoint.name, step)), skipped))
+        trainer.restore_fork(&origin.checkpoint.path)?;
+        let step = origin.checkpoint.step.unwrap_or(0);
+        let run = Run::fork(self.new_dir()?, &facts, &origin.to_string(), step)?;
+        Ok(begun(trainer.with_run(run), Some((origin.checkpoint.name.clone(), step)), skipped))
     }
 
     fn check_unchanged(&self, dir: &RunDir) -> Result<(), BeginError> {
-        let old = Document::read(&dir.config_path())?;
-        let changed = resume_differences(old.value(), &self.plan.recorded().to_value());
+        let changed = self.plan.changed_since(dir)?;
         if changed.is_empty() {
             return Ok(());
         }
         Err(BeginError::Nothing(format!(
-            "run {} cannot go on with another configuration; --fork starts a new run from its checkpoint. What changed:\n  {}",
+            "run {0} cannot go on with another configuration; --fork {0} starts a new run from its checkpoint. What changed:\n  {1}",
             dir.id(),
             changed.join("\n  ")
         )))

@@ -3,18 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
+use serde::Serialize;
 use serde_json::{Value, json};
-use tenterhook_hooks::{BoxError, HookRegistry};
+use tenterhook_hooks::{AttachError, BoxError, HookManager, HookRegistry};
 use tenterhook_models::tokenizer::Tokenizer;
 use tenterhook_models::{Model, ModelDescription};
 use tenterhook_record::name::check_run_name;
-use tenterhook_train::config::{Document, Problems, RunConfig, Section, SubSchemas, schema_of};
+use tenterhook_record::run::RunDir;
+use tenterhook_train::config::{
+    Document, Problems, RunConfig, Section, SubSchemas, resume_differences, schema_of,
+};
 use tenterhook_train::data::{DataConfig, DataKind, Loader, Mixture, ModelFacts, Role};
 use tenterhook_train::optim::{Optimizer, OptimizerConfig};
 use tenterhook_train::schedule::ScheduleConfig;
 use tenterhook_train::{Settings, TrainError, Trainer};
 
 use super::LanguageTask;
+use super::place::Place;
 
 /// Sequences longer than this are asked for by name: some models allow far more than anybody trains on.
 const LONGEST_UNASKED: usize = 8192;
@@ -28,6 +33,8 @@ pub struct Plan {
     val: Vec<DataConfig>,
     optimizers: Vec<OptimizerConfig>,
     schedule: ScheduleConfig,
+    /// No problems, with the lines of the file: for those that show only when the run is put together.
+    no_problems: Problems,
 }
 
 /// A trainer that has no record yet.
@@ -35,6 +42,21 @@ pub(crate) struct Assembled {
     pub(crate) trainer: Trainer,
     /// Which data it reads.
     pub(crate) data: Value,
+}
+
+/// A run in numbers, before it starts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outline {
+    /// Numbers in the model that can be trained.
+    pub parameters: usize,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Batches of training data in an epoch.
+    pub batches_per_epoch: u64,
+    /// The ids of the hooks in the order in which they run.
+    pub hooks: Vec<String>,
+    /// Which data it reads.
+    pub data: Value,
 }
 
 impl Plan {
@@ -52,7 +74,7 @@ impl Plan {
         };
         let plan = Self::resolve(&mut config, registry, &mut problems);
         match plan {
-            Some(plan) if problems.is_empty() => Ok(Self { config, ..plan }),
+            Some(plan) if problems.is_empty() => Ok(Self { config, no_problems: problems, ..plan }),
             _ => Err(problems),
         }
     }
@@ -85,12 +107,39 @@ impl Plan {
         {
             problems.add("model.from", format!("there is no directory {}", from.display()));
         }
-        Some(Self { config: config.clone(), model: model?, train, val, optimizers, schedule: schedule? })
+        let no_problems = Problems::default();
+        let (config, model, schedule) = (config.clone(), model?, schedule?);
+        Some(Self { config, model, train, val, optimizers, schedule, no_problems })
+    }
+
+    /// As [`check`](Self::check), for a new run: its directory must be one that can be made, in `runs_dir` where that is given.
+    pub fn check_new(
+        document: &Document,
+        registry: &HookRegistry,
+        runs_dir: Option<&Path>,
+    ) -> Result<Self, Problems> {
+        let run = RunConfig::lenient(document).run;
+        let place = Place { runs: runs_dir.unwrap_or(&run.dir), name: run.name.as_deref() };
+        let checked = Self::check(document, registry);
+        let mut problems = checked.as_ref().err().cloned().unwrap_or_else(|| document.problems());
+        problems.add_keys("run", place.problem());
+        let mut plan = checked?;
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        plan.config.run.dir = place.runs.to_path_buf();
+        Ok(plan)
+    }
+
+    /// What has changed since a run was recorded, and may not change when it is resumed.
+    pub fn changed_since(&self, run: &RunDir) -> Result<Vec<String>, Problems> {
+        let old = Document::read(&run.config_path())?;
+        Ok(resume_differences(old.value(), &self.recorded().to_value()))
     }
 
     /// Builds the model, opens the data and makes a trainer of it, with the hooks of the configuration attached.
     pub(crate) fn assemble(&self, registry: &HookRegistry, device: &Device) -> Result<Assembled, Problems> {
-        let mut problems = Problems::default();
+        let mut problems = self.no_problems.clone();
         let seed = self.config.run.seed;
         let base = Path::new("");
         let model = match self.model.build(base, seed, device) {
@@ -105,6 +154,9 @@ impl Plan {
         let optimizers = Optimizer::build(&self.optimizers, model.params(), false);
         let optimizers = optimizers.map_err(|error| problems.add("optimizer", error.to_string())).ok();
         if !problems.is_empty() {
+            // There will be no trainer, but the hooks are worth a look too: all mistakes at once.
+            let hooks = HookManager::new(model.points().clone());
+            self.attach_hooks(&mut problems, |hook| registry.attach(&hooks, hook));
             return Err(problems);
         }
         let fingerprint =
@@ -118,8 +170,21 @@ impl Plan {
             problems.add("train", error.to_string());
             std::mem::take(&mut problems)
         })?;
-        self.attach_hooks(&mut trainer, registry, &mut problems);
+        self.attach_hooks(&mut problems, |hook| trainer.add_hook_from(registry, hook));
         if problems.is_empty() { Ok(Assembled { trainer, data }) } else { Err(problems) }
+    }
+
+    /// Puts the run together as if it were to start, and says what came of it. Nothing is made on the disk.
+    pub fn outline(&self, registry: &HookRegistry, device: &Device) -> Result<Outline, Problems> {
+        let Assembled { trainer, data } = self.assemble(registry, device)?;
+        let state = trainer.state();
+        Ok(Outline {
+            parameters: state.model_params,
+            steps: state.total_steps.unwrap_or(0),
+            batches_per_epoch: state.batches_per_epoch,
+            hooks: trainer.list_hooks().into_iter().map(|hook| hook.id).collect(),
+            data,
+        })
     }
 
     /// A trainer for validation alone: it has no record, and of the hooks those that listen inside the model.
@@ -149,9 +214,13 @@ impl Plan {
     }
 
     /// The hooks of the configuration, and those that every run has.
-    fn attach_hooks(&self, trainer: &mut Trainer, registry: &HookRegistry, problems: &mut Problems) {
+    fn attach_hooks(
+        &self,
+        problems: &mut Problems,
+        mut attach: impl FnMut(&Value) -> Result<String, AttachError>,
+    ) {
         for section in &self.config.hooks {
-            if let Err(error) = trainer.add_hook_from(registry, &section.value) {
+            if let Err(error) = attach(&section.value) {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
@@ -162,7 +231,7 @@ impl Plan {
         for hook in usual {
             let has_one = |section: &Section| section.value["kind"] == hook["kind"];
             if !self.config.hooks.iter().any(has_one)
-                && let Err(error) = trainer.add_hook_from(registry, &hook)
+                && let Err(error) = attach(&hook)
             {
                 problems.add("hooks", error.to_string());
             }

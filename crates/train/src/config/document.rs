@@ -38,7 +38,7 @@ pub enum Format {
 #[derive(Clone)]
 pub struct Document {
     file: Option<String>,
-    value: Value,
+    pub(super) value: Value,
     lines: Arc<Lines>,
 }
 
@@ -104,6 +104,12 @@ impl Document {
                 Err(problems)
             }
         }
+    }
+
+    /// Puts something else at a key of the root; nobody wrote it in any line.
+    pub(super) fn replace(&mut self, key: &str, value: Value) {
+        self.value[key] = value;
+        Arc::make_mut(&mut self.lines).retain(|other, _| !super::path::is_within(other, key));
     }
 
     /// The tree.
