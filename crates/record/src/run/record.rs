@@ -188,7 +188,7 @@ impl RunRecord {
             let end = attempt.finished.as_deref().map_or(Some(last_seen), at);
             at(&attempt.started).zip(end).map_or(0.0, |(start, end)| (end - start).max(0.0))
         };
-        self.attempts.iter().map(lasted).sum()
+        self.attempts.iter().map(lasted).fold(0.0, |sum, lasted| sum + lasted)
     }
 }
 

@@ -20,10 +20,13 @@ pub(super) struct HooksArgs {
 }
 
 pub(super) fn run(args: &HooksArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
-    let kinds: Vec<&KindInfo> = match &args.kind {
-        Some(kind) => vec![registry.kind(kind)?],
-        None => registry.kinds().collect(),
-    };
+    let kinds: Vec<&KindInfo> =
+        match &args.kind {
+            Some(kind) => vec![registry.kind(kind).map_err(|error| {
+                CliError::bad_input(format!("{error}; `tenterhook hooks` lists all kinds"))
+            })?],
+            None => registry.kinds().collect(),
+        };
     let common = HookRegistry::common_options();
     if args.json {
         match (&args.kind, kinds.first()) {

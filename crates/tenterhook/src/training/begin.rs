@@ -207,7 +207,7 @@ fn newest(dir: &RunDir) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>),
         None => {
             let problems = found.skipped.iter().map(|(_, problem)| format!("\n  {problem}"));
             Err(BeginError::Nothing(format!(
-                "run {} has no good checkpoint to go on from in {}; start it anew without --resume{}",
+                "run {} has no good checkpoint to go on from in {}: it cannot be resumed or forked; start anew without that{}",
                 dir.id(),
                 dir.checkpoints().display(),
                 problems.collect::<String>(),

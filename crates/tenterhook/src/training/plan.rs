@@ -15,7 +15,7 @@ use tenterhook_train::config::{
 };
 use tenterhook_train::data::{DataConfig, DataKind, Loader, Mixture, ModelFacts, Role};
 use tenterhook_train::optim::{Optimizer, OptimizerConfig};
-use tenterhook_train::schedule::ScheduleConfig;
+use tenterhook_train::schedule::{ScheduleConfig, ScheduleError};
 use tenterhook_train::{Settings, TrainError, Trainer};
 
 use super::LanguageTask;
@@ -80,22 +80,20 @@ impl Plan {
     }
 
     fn resolve(config: &mut RunConfig, registry: &HookRegistry, problems: &mut Problems) -> Option<Self> {
-        let model: Option<ModelDescription> =
-            if config.model.value.is_null() { None } else { config.model.resolve(problems) };
-        problems.add_keys("model", model.iter().flat_map(ModelDescription::problems));
+        let model = match config.model.value.is_null() {
+            true => None,
+            false => config.model.resolve(problems, ModelDescription::problems),
+        };
         let train = data_sets(&mut config.data.train, Role::Train, problems);
         let val = data_sets(&mut config.data.val, Role::Val, problems);
         let mut optimizers = Vec::new();
         for section in &mut config.optimizer {
-            let optimizer: Option<OptimizerConfig> = section.resolve(problems);
-            problems.add_keys(&section.path, optimizer.iter().flat_map(OptimizerConfig::problems));
-            optimizers.extend(optimizer);
+            optimizers.extend(section.resolve(problems, OptimizerConfig::problems));
         }
         let schedule = match &mut config.schedule {
             None => Some(ScheduleConfig::default()),
-            Some(section) => section.resolve::<ScheduleConfig>(problems),
+            Some(section) => section.resolve(problems, ScheduleConfig::problems),
         };
-        problems.add_keys("schedule", schedule.iter().flat_map(ScheduleConfig::problems));
         config.check_hooks(registry, problems);
         if let Some(name) = &config.run.name
             && let Err(error) = check_run_name(name)
@@ -122,13 +120,17 @@ impl Plan {
         let place = Place { runs: runs_dir.unwrap_or(&run.dir), name: run.name.as_deref() };
         let checked = Self::check(document, registry);
         let mut problems = checked.as_ref().err().cloned().unwrap_or_else(|| document.problems());
-        problems.add_keys("run", place.problem());
-        let mut plan = checked?;
-        if !problems.is_empty() {
-            return Err(problems);
+        match place.problem() {
+            Some((key, problem)) if key == "dir" && runs_dir.is_some() => problems.add("--runs-dir", problem),
+            problem => problems.add_keys("run", problem),
         }
-        plan.config.run.dir = place.runs.to_path_buf();
-        Ok(plan)
+        match checked {
+            Ok(mut plan) if problems.is_empty() => {
+                plan.config.run.dir = place.runs.to_path_buf();
+                Ok(plan)
+            }
+            _ => Err(problems),
+        }
     }
 
     /// What has changed since a run was recorded, and may not change when it is resumed.
@@ -153,9 +155,9 @@ impl Plan {
         let val = self.open(&self.config.data.val, &self.val, Role::Val, &model, &mut problems);
         let optimizers = Optimizer::build(&self.optimizers, model.params(), false);
         let optimizers = optimizers.map_err(|error| problems.add("optimizer", error.to_string())).ok();
+        // Where there will be no trainer, the hooks are worth a look all the same: all mistakes at once.
+        let hooks = HookManager::new(model.points().clone());
         if !problems.is_empty() {
-            // There will be no trainer, but the hooks are worth a look too: all mistakes at once.
-            let hooks = HookManager::new(model.points().clone());
             self.attach_hooks(&mut problems, |hook| registry.attach(&hooks, hook));
             return Err(problems);
         }
@@ -166,10 +168,17 @@ impl Plan {
             "val": val.iter().map(fingerprint).collect::<Vec<_>>(),
         });
         let built = self.build(model, train, val, optimizers.unwrap_or_default());
-        let mut trainer = built.map_err(|error| {
-            problems.add("train", error.to_string());
-            std::mem::take(&mut problems)
-        })?;
+        let mut trainer = match built {
+            Ok(trainer) => trainer,
+            Err(error) => {
+                match error {
+                    TrainError::Schedule(ScheduleError(wrong)) => problems.add_keys("schedule", wrong),
+                    error => problems.add("train", error.to_string()),
+                }
+                self.attach_hooks(&mut problems, |hook| registry.attach(&hooks, hook));
+                return Err(problems);
+            }
+        };
         self.attach_hooks(&mut problems, |hook| trainer.add_hook_from(registry, hook));
         if problems.is_empty() { Ok(Assembled { trainer, data }) } else { Err(problems) }
     }
@@ -327,16 +336,12 @@ impl Plan {
 }
 
 fn data_sets(sections: &mut [Section], role: Role, problems: &mut Problems) -> Vec<DataConfig> {
-    let mut sets = Vec::new();
-    for section in sections {
-        let Some(set) = section.resolve::<DataConfig>(problems) else { continue };
-        problems.add_keys(&section.path, set.problems(role));
-        if let Some(path) = set.path.as_deref().filter(|path| !path.is_file()) {
-            problems.add(format!("{}.path", section.path), format!("there is no file {}", path.display()));
-        }
-        sets.push(set);
-    }
-    sets
+    let wrong = |set: &DataConfig| {
+        let gone = set.path.as_deref().filter(|path| !path.is_file());
+        let gone = gone.map(|path| ("path".to_string(), format!("there is no file {}", path.display())));
+        set.problems(role).into_iter().chain(gone).collect()
+    };
+    sections.iter_mut().filter_map(|section| section.resolve(problems, wrong)).collect()
 }
 
 /// When some section cannot even be read, the others are still checked.

@@ -30,7 +30,7 @@ pub use problems::{Line, Problem, Problems};
 pub use resume::resume_differences;
 pub use run::{DataSection, RunConfig, RunSection, Section};
 pub use schema::{SubSchemas, schema};
-pub use section::{read_section, schema_of};
+pub use section::{check_section, read_section, schema_of};
 pub use train::{OnCheckpointFailure, OnNonFinite, TrainSection};
 pub(crate) use write::redacted;
 pub use write::toml_value;

@@ -82,7 +82,7 @@ fn problem_json(problem: &Problem) -> Value {
 
 fn in_words(args: &CheckArgs, outline: &Outline) -> String {
     format!(
-        "{} is good: {} parameters, {} steps of {} batches per epoch, hooks: {}",
+        "{} is good: {} parameters, {} steps, {} batches in an epoch, hooks: {}",
         args.config.display(),
         outline.parameters,
         outline.steps,

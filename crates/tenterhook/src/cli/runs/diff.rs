@@ -76,7 +76,9 @@ fn metric_differences(a: &Summary, b: &Summary) -> Vec<Difference> {
         key: serde_json::from_str(&found.key).unwrap_or(found.key),
         ..found
     };
-    differences(&values(a), &values(b)).into_iter().map(plain).collect()
+    let mut found: Vec<Difference> = differences(&values(a), &values(b)).into_iter().map(plain).collect();
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    found
 }
 
 fn row(difference: &Difference) -> Vec<String> {

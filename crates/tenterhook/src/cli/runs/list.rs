@@ -96,7 +96,7 @@ fn row((listed, summary): &(Listed, Result<Summary, String>)) -> Vec<String> {
     let loss = |Score { name, value, best, .. }: Score| {
         format!("{name} {}{}", shown(value), if best { " (best)" } else { "" })
     };
-    vec![
+    let cells = vec![
         id,
         format!("{}{degraded}", summary.status()),
         printable(&when(&record.started)),
@@ -105,7 +105,8 @@ fn row((listed, summary): &(Listed, Result<Summary, String>)) -> Vec<String> {
         summary.score().map_or("-".to_string(), loss),
         short(&record.config_hash),
         commit_in_words(&short(&record.commit), record.dirty),
-    ]
+    ];
+    cells.into_iter().map(|cell| if cell.is_empty() { "-".to_string() } else { cell }).collect()
 }
 
 /// A time without fractions of seconds.

@@ -6,6 +6,7 @@ use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::metrics::{self, Number};
+use tenterhook_record::name::check_run_name;
 use tenterhook_record::run::{RunDir, RunRecord};
 use tenterhook_train::config::Document;
 
@@ -59,9 +60,7 @@ pub(super) fn run(args: &RerunArgs, registry: &HookRegistry) -> Result<Outcome, 
     let mut plan = Plan::check(&document, registry)?;
     plan.config.run.dir = runs.to_path_buf();
     plan.config.run.name.clone_from(&args.name);
-    if let Some((_, problem)) = (Place { runs, name: args.name.as_deref() }).problem() {
-        return Err(CliError::bad_input(problem));
-    }
+    check_place(runs, args.name.as_deref())?;
     let origin = Origin::of(&summary.record, runs)?;
     let doubts = doubts(&summary.record);
     doubts.iter().for_each(|doubt| output::note(&format!("WARNING: {doubt}")));
@@ -85,6 +84,19 @@ pub(super) fn run(args: &RerunArgs, registry: &HookRegistry) -> Result<Outcome, 
         ended.tell(&resume_command(&again));
     }
     conclude(id, &ended, &comparison, &doubts, args.common.json)
+}
+
+fn check_place(runs: &Path, name: Option<&str>) -> Result<(), CliError> {
+    if let Some(Err(error)) = name.map(check_run_name) {
+        return Err(CliError::bad_input(format!("--name: {error}")));
+    }
+    match (Place { runs, name }).problem() {
+        None => Ok(()),
+        Some((key, _)) if key == "name" => {
+            Err(CliError::bad_input(format!("--name: there is such a run already in {}", runs.display())))
+        }
+        Some((_, problem)) => Err(CliError::bad_input(problem)),
+    }
 }
 
 fn conclude(

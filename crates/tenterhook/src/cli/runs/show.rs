@@ -32,16 +32,17 @@ pub(super) fn run(args: &ShowArgs) -> Result<Outcome, CliError> {
     }
     let mut text = overview(&dir, &summary);
     let mut part = |title: &str, table: String| text.push_str(&format!("\n{title}\n{}\n", indented(&table)));
+    let can_go_on = can_go_on(&summary, &checkpoints);
     part("attempts", attempts(&summary.record.attempts));
     part("hooks, in the order in which they run", hooks_table(&hooks));
     part("last metrics", metrics(&summary));
     let rows: Vec<Vec<String>> = checkpoints.iter().map(|found| found.row()).collect();
-    part("checkpoints", output::table(&["name", "step", "state"], &rows));
+    part("checkpoints", table(&["name", "step", "state"], &rows));
     if !summary.record.errors.is_empty() {
         part("errors", summary.record.errors.iter().map(error_line).collect::<Vec<_>>().join("\n"));
     }
     part("files", files(&dir));
-    if summary.can_go_on() {
+    if can_go_on {
         text.push_str(&format!("\nto go on: {}\n", resume_command(&dir)));
     }
     output::text(&text)?;
@@ -63,9 +64,15 @@ fn as_json(
     told["metrics"] = json!(summary.last_values());
     told["checkpoints"] = checkpoints.iter().map(Checkpoint::as_json).collect();
     told["problem"] = json!(summary.problem);
-    told["resume"] = json!(summary.can_go_on().then(|| resume_command(dir)));
+    told["resume"] = json!(can_go_on(summary, checkpoints).then(|| resume_command(dir)));
     output::json(&told)?;
     Ok(Outcome::Done)
+}
+
+/// Whether it ended before its time, and has a checkpoint to go on from.
+fn can_go_on(summary: &Summary, checkpoints: &[Checkpoint]) -> bool {
+    let ended_early = matches!(summary.status(), "killed" | "interrupted" | "error");
+    ended_early && checkpoints.iter().any(|checkpoint| checkpoint.problem.is_none())
 }
 
 fn overview(dir: &RunDir, summary: &Summary) -> String {
@@ -109,7 +116,7 @@ fn attempts(attempts: &[Attempt]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = attempts.iter().map(row).collect();
-    output::table(&["started", "ended", "after step", "last step", "from", "commit", "command"], &rows)
+    table(&["started", "ended", "after step", "last step", "from", "commit", "command"], &rows)
 }
 
 /// The hooks of the record, each with its receipt when the run wrote them.
@@ -162,13 +169,13 @@ fn hooks_table(hooks: &[Value]) -> String {
         ]
     };
     let rows: Vec<Vec<String>> = hooks.iter().map(row).collect();
-    output::table(&["id", "kind", "is", "points", "events", "fired", "edits", "errors", "ms"], &rows)
+    table(&["id", "kind", "is", "points", "events", "fired", "edits", "errors", "ms"], &rows)
 }
 
 fn metrics(summary: &Summary) -> String {
     let row = |(name, (step, value)): (&str, (u64, _))| vec![printable(name), shown(value), step.to_string()];
     let rows: Vec<Vec<String>> = summary.last_metrics().into_iter().map(row).collect();
-    output::table(&["metric", "value", "step"], &rows)
+    table(&["metric", "value", "step"], &rows)
 }
 
 /// A checkpoint, and what is wrong with it.
@@ -228,8 +235,12 @@ fn files(dir: &RunDir) -> String {
     there.map(|(name, path)| format!("{name:<14} {}", path.display())).collect::<Vec<_>>().join("\n")
 }
 
-fn indented(table: &str) -> String {
-    table.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+fn table(head: &[&str], rows: &[Vec<String>]) -> String {
+    if rows.is_empty() { "none".to_string() } else { output::table(head, rows) }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
 /// The command that goes on with a run from its record, as far as that has all that is needed.

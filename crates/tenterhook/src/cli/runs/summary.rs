@@ -100,11 +100,6 @@ impl Summary {
     pub(super) fn last_values(&self) -> BTreeMap<&str, Number> {
         self.last_metrics().into_iter().map(|(name, (_, value))| (name, value)).collect()
     }
-
-    /// Whether it ended before its time, so that it can go on.
-    pub(super) fn can_go_on(&self) -> bool {
-        matches!(self.status(), "killed" | "interrupted" | "error")
-    }
 }
 
 /// A number as a table shows it.
