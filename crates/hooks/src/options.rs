@@ -57,6 +57,7 @@ pub struct HookOptions {
     /// Runs on every n-th step ("step" is 1), or on the first step of every "epoch".
     #[serde(alias = "frequency")]
     #[schemars(with = "serde_json::Value", extend("aliases" = ["frequency"]))]
+    #[schemars(extend("anyOf" = [{"type": "integer", "minimum": 1}, {"enum": ["step", "epoch"]}]))]
     pub every: Every,
     /// The share of the steps it runs on, chosen by its own random stream.
     pub sample_rate: f64,

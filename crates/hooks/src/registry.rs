@@ -240,6 +240,11 @@ impl HookRegistry {
 }
 
 impl OptionInfo {
+    /// A value to begin with: the one its author gives as an example.
+    pub fn example(&self) -> Option<&Value> {
+        self.schema["examples"].get(0)
+    }
+
     fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(self.name.as_str()).chain(self.aliases.iter().map(String::as_str))
     }

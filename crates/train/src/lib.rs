@@ -17,5 +17,5 @@ mod watchdog;
 pub use error::TrainError;
 pub use interrupt::Interrupt;
 pub use model::{Evaluation, TrainModel};
-pub use run::{Run, RunFacts};
+pub use run::{Run, RunFacts, versions};
 pub use trainer::{Finished, Settings, StepOutcome, Trainer, get_trainer};

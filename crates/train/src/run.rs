@@ -16,9 +16,20 @@ use crate::error::TrainError;
 /// The most failures that a record lists; receipts count them all.
 const MOST_ERRORS: usize = 100;
 
+/// The version of candle, which the numbers depend on. Cargo tells a program only its own version.
+const CANDLE: &str = "0.11.1";
+
+/// The versions of what the numbers of a run depend on, by name.
+pub fn versions() -> BTreeMap<String, String> {
+    let versions = [("tenterhook", env!("CARGO_PKG_VERSION")), ("candle", CANDLE)];
+    versions.map(|(name, version)| (name.to_string(), version.to_string())).into()
+}
+
 /// What a record says of a run from its first moment.
 #[derive(Clone, Debug, Default)]
 pub struct RunFacts {
+    /// The name its user gave it.
+    pub name: Option<String>,
     /// The resolved configuration, without secrets.
     pub config: Value,
     /// The same as a file that starts the run again.
@@ -46,11 +57,25 @@ pub struct Run {
 impl Run {
     /// A new run in a directory that was just made for it.
     pub fn start(dir: RunDir, facts: &RunFacts) -> Result<Self, TrainError> {
+        Self::start_from(dir, facts, None, 0)
+    }
+
+    /// The same for a run that begins with a checkpoint of its parent.
+    pub fn fork(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
+        Self::start_from(dir, facts, Some(checkpoint.to_string()), step)
+    }
+
+    fn start_from(
+        dir: RunDir,
+        facts: &RunFacts,
+        checkpoint: Option<String>,
+        step: u64,
+    ) -> Result<Self, TrainError> {
         let lock = dir.lock().map_err(record_error)?;
         let record = RunRecord::new(dir.id());
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
-        run.begin_attempt(facts, None, 0)?;
+        run.begin_attempt(facts, checkpoint, step)?;
         Ok(run)
     }
 
@@ -96,11 +121,11 @@ impl Run {
         (record.status, record.reason, record.finished) = (Status::Training, None, None);
         (record.commit, record.dirty, record.config_hash) = (commit, dirty, hash);
         (record.seed, record.host, record.threads) = (facts.seed, host, facts.threads);
-        if facts.parent.is_some() {
-            record.parent.clone_from(&facts.parent);
+        if record.attempts.len() == 1 {
+            (record.name, record.parent) = (facts.name.clone(), facts.parent.clone());
         }
         record.data = facts.data.clone();
-        record.versions = BTreeMap::from([("tenterhook".to_string(), env!("CARGO_PKG_VERSION").to_string())]);
+        record.versions = versions();
         disk::atomic_write(&self.dir.config_path(), |to| to.write_all(facts.config_toml.as_bytes()))
             .map_err(record_error)?;
         self.write()
@@ -216,7 +241,7 @@ impl Run {
         }
         self.sync()?;
         let text = format!("{receipts:#}\n");
-        disk::atomic_write(&self.dir.path().join("receipts.json"), |to| to.write_all(text.as_bytes()))
+        disk::atomic_write(&self.dir.receipts_path(), |to| to.write_all(text.as_bytes()))
             .map_err(record_error)?;
         self.write()
     }
@@ -228,4 +253,15 @@ impl Run {
 
 fn record_error(error: impl std::fmt::Display) -> TrainError {
     TrainError::Record(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CANDLE;
+
+    #[test]
+    fn p40_the_version_of_candle_is_the_one_that_is_used() {
+        let lock = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock")).unwrap();
+        assert!(lock.contains(&format!("name = \"candle-core\"\nversion = \"{CANDLE}\"")), "{CANDLE}");
+    }
 }

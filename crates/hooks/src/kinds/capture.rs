@@ -21,6 +21,7 @@ use crate::states::Retention;
 #[serde(deny_unknown_fields)]
 pub struct CaptureOptions {
     /// The points or layers.
+    #[schemars(extend("examples" = ["blocks.*.hook_resid_post"]))]
     pub points: Selector,
     /// The layer index that captured states carry; without one it is the point's block.
     #[serde(default)]

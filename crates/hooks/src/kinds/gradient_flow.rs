@@ -22,6 +22,7 @@ use crate::statistics::Moments;
 #[serde(deny_unknown_fields)]
 pub struct GradientFlowOptions {
     /// The layers or points.
+    #[schemars(extend("examples" = ["blocks.*.hook_resid_post"]))]
     pub points: Selector,
     /// A gradient norm below this is vanishing.
     #[serde(default = "vanishing_below")]

@@ -51,6 +51,7 @@ pub enum Metric {
 #[serde(deny_unknown_fields)]
 pub struct MonitorOptions {
     /// The points or layers.
+    #[schemars(extend("examples" = ["blocks.*.hook_resid_post"]))]
     pub points: Selector,
     /// What is measured; by default mean, std, min, max, norm and zeros.
     #[serde(default = "usual_metrics")]

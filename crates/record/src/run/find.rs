@@ -20,6 +20,8 @@ pub struct Listed {
     pub path: PathBuf,
     /// Its record, or why that cannot be read.
     pub record: Result<RunRecord, String>,
+    /// Whether it was killed, see [`RunRecord::read_with_fate`].
+    pub killed: bool,
 }
 
 impl Listed {
@@ -34,8 +36,10 @@ impl Listed {
 pub fn list(runs: &Path) -> Result<Vec<Listed>, RunError> {
     let mut listed = Vec::new();
     for path in directories(runs)? {
-        let record = RunDir::open(&path).and_then(|run| RunRecord::read(&run));
-        listed.push(Listed { path, record: record.map_err(|error| error.to_string()) });
+        let read = RunDir::open(&path).and_then(|run| RunRecord::read_with_fate(&run));
+        let killed = read.as_ref().is_ok_and(|(_, killed)| *killed);
+        let record = read.map(|(record, _)| record).map_err(|error| error.to_string());
+        listed.push(Listed { path, record, killed });
     }
     listed.sort_by_cached_key(|run| Reverse((started(run), run.path.clone())));
     Ok(listed)

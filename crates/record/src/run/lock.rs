@@ -1,13 +1,19 @@
 //! One writer per run.
 
-use std::fs::TryLockError;
+use std::fs::{File, TryLockError};
 use std::io::Write;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{RunError, host, now};
 use crate::disk::{self, DiskFile};
+
+/// How often a lock that is held is tried again, and after which time: somebody may be looking at it just now ([`is_held`]).
+const TRIES: usize = 5;
+const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// The lock of a run, held until it is dropped or the process ends.
 #[derive(Debug)]
@@ -31,18 +37,30 @@ impl RunLock {
     pub(super) fn take(path: &Path) -> Result<Self, RunError> {
         let io = RunError::io;
         let mut file = DiskFile::append(path).map_err(io("open the lock", path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(RunError::Locked { path: path.to_path_buf(), holder: describe_holder(path) });
+        let mut tries = 1;
+        loop {
+            match file.try_lock() {
+                Ok(()) => break,
+                Err(TryLockError::WouldBlock) if tries < TRIES => thread::sleep(BETWEEN_TRIES),
+                Err(TryLockError::WouldBlock) => {
+                    return Err(RunError::Locked { path: path.to_path_buf(), holder: describe_holder(path) });
+                }
+                Err(TryLockError::Error(error)) => return Err(io("take the lock", path)(error)),
             }
-            Err(TryLockError::Error(error)) => return Err(io("take the lock", path)(error)),
+            tries += 1;
         }
         let holder = Holder { pid: std::process::id(), host: host(), since: now() };
         let text = serde_json::to_string(&holder).unwrap_or_default();
         file.truncate(0).and_then(|()| writeln!(file, "{text}")).map_err(io("write the lock", path))?;
         Ok(Self { _file: file })
     }
+}
+
+/// Whether some process holds the lock. Where nobody can tell, nobody does.
+pub(super) fn is_held(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    // The lock goes again with the file, at the end of this function.
+    matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock))
 }
 
 /// The holder in words; the file may be unreadable or half-written just now.

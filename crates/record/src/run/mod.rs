@@ -88,6 +88,11 @@ impl RunDir {
         self.path.join("metrics.jsonl")
     }
 
+    /// What every hook did, written when the run ends.
+    pub fn receipts_path(&self) -> PathBuf {
+        self.path.join("receipts.json")
+    }
+
     /// The directory of the checkpoints, see [`crate::checkpoints`].
     pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
@@ -108,11 +113,20 @@ impl RunDir {
         self.path.join("captures")
     }
 
+    /// Whether some process has the run's lock: it is training.
+    pub fn is_locked(&self) -> bool {
+        lock::is_held(&self.lock_path())
+    }
+
+    fn lock_path(&self) -> PathBuf {
+        self.path.join("run.lock")
+    }
+
     /// Takes the run's lock, which at most one process has. It is free again when the guard is dropped or the process
     /// ends, however that happens. What a killed process left half-written in the run's directory and among its
     /// checkpoints is removed.
     pub fn lock(&self) -> Result<RunLock, RunError> {
-        let lock = RunLock::take(&self.path.join("run.lock"))?;
+        let lock = RunLock::take(&self.lock_path())?;
         for dir in [self.path.clone(), self.checkpoints()] {
             for leftover in disk::sweep(&dir).map_err(RunError::io("sweep", &dir))? {
                 tracing::info!("removed what was left half-written: {}", leftover.display());

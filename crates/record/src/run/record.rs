@@ -30,6 +30,19 @@ pub enum Status {
     Error,
 }
 
+impl Status {
+    /// As it stands in the record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Training => "training",
+            Self::Completed => "completed",
+            Self::Stopped => "stopped",
+            Self::Interrupted => "interrupted",
+            Self::Error => "error",
+        }
+    }
+}
+
 /// The record of a run, kept in `run.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -38,7 +51,7 @@ pub struct RunRecord {
     pub id: String,
     /// The name its user gave it.
     pub name: Option<String>,
-    /// The run it was forked from.
+    /// The run it was forked from, or repeats. A fork's first attempt says from which checkpoint.
     pub parent: Option<String>,
     /// How it stands.
     pub status: Status,
@@ -149,6 +162,33 @@ impl RunRecord {
         let bytes = disk::read_bounded(&path, LARGEST).map_err(RunError::io("read", &path))?;
         serde_json::from_slice(&bytes)
             .map_err(|error| RunError::Damaged { path, problem: format!("is no record of a run: {error}") })
+    }
+
+    /// Reads it, and says whether the run was killed: it says that it is training, and nobody has its lock.
+    pub fn read_with_fate(run: &RunDir) -> Result<(Self, bool), RunError> {
+        let record = Self::read(run)?;
+        if record.status != Status::Training || run.is_locked() {
+            return Ok((record, false));
+        }
+        // It may have come to a good end after it was read and before the lock was looked at.
+        let record = Self::read(run)?;
+        let killed = record.status == Status::Training;
+        Ok((record, killed))
+    }
+
+    /// How long it has trained: all attempts together, without the time between them. One that has no end lasted until `last_seen`,
+    /// in seconds since 1970.
+    pub fn seconds(&self, last_seen: f64) -> f64 {
+        let at = |text: &str| {
+            text.parse::<Timestamp>()
+                .ok()
+                .map(|time| time.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64())
+        };
+        let lasted = |attempt: &Attempt| {
+            let end = attempt.finished.as_deref().map_or(Some(last_seen), at);
+            at(&attempt.started).zip(end).map_or(0.0, |(start, end)| (end - start).max(0.0))
+        };
+        self.attempts.iter().map(lasted).fold(0.0, |sum, lasted| sum + lasted)
     }
 }
 

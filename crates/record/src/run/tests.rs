@@ -116,6 +116,60 @@ fn lock_in_a_child() {
 }
 
 #[test]
+fn a_run_that_says_it_is_training_and_has_no_lock_was_killed() {
+    let runs = tempfile::tempdir().unwrap();
+    let run = RunDir::create(runs.path(), Some("r")).unwrap();
+    let mut record = RunRecord::new("r");
+    record.write(&run).unwrap();
+    let killed = || RunRecord::read_with_fate(&run).unwrap().1;
+    assert!(killed(), "there is not even a lock");
+    let lock = run.lock().unwrap();
+    assert!(run.is_locked() && !killed() && !list(runs.path()).unwrap()[0].killed);
+    assert!(matches!(run.lock(), Err(RunError::Locked { .. })), "looking at a lock does not take it away");
+    drop(lock);
+    assert!(!run.is_locked() && killed() && list(runs.path()).unwrap()[0].killed);
+    record.status = Status::Interrupted;
+    record.write(&run).unwrap();
+    assert!(!killed());
+}
+
+#[test]
+fn who_looks_at_a_lock_keeps_nobody_from_taking_it() {
+    let runs = tempfile::tempdir().unwrap();
+    let run = RunDir::create(runs.path(), Some("r")).unwrap();
+    drop(run.lock().unwrap());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                run.is_locked();
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        });
+        let taken = (0..200).all(|_| run.lock().is_ok());
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(taken);
+    });
+}
+
+#[test]
+fn the_time_between_attempts_does_not_count() {
+    let attempt = |started: &str, finished: Option<&str>| Attempt {
+        started: started.to_string(),
+        finished: finished.map(str::to_string),
+        ..Attempt::default()
+    };
+    let mut record = RunRecord::new("r");
+    record.attempts = vec![
+        attempt("1970-01-01T00:00:10Z", Some("1970-01-01T00:00:30.5Z")),
+        attempt("1970-01-01T00:10:00Z", None),
+        attempt("nonsense", None),
+    ];
+    assert_eq!(record.seconds(605.0), 25.5);
+    assert_eq!(record.seconds(0.0), 20.5, "nothing was heard of the second one");
+}
+
+#[test]
 fn taking_the_lock_sweeps_what_was_left() {
     let runs = tempfile::tempdir().unwrap();
     let run = RunDir::create(runs.path(), Some("a")).unwrap();

@@ -8,10 +8,9 @@ use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints;
 use tenterhook_record::run::{self, RunDir};
 use tenterhook_train::Trainer;
-use tenterhook_train::config::Document;
 
 use super::error::CliError;
-use super::train::{device_of, plan_of, use_threads};
+use super::train::{check_plan, device_of, read_document, use_threads};
 use super::{Outcome, output};
 use crate::training::newest_checkpoint;
 
@@ -48,13 +47,15 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
         false => Some(RunDir::open(&run::find(&args.runs_dir, &args.what)?)?),
     };
     let config = run.as_ref().map_or(as_file, RunDir::config_path);
-    let mut document = Document::read(&config)?;
+    let mut document = read_document(&config, &args.set)?;
     if run.is_some() {
-        for kind in document.leave_out_redacted_hooks() {
-            output::note(&format!("without the hook `{kind}`: its secrets are not recorded"));
+        let (told, left_out) = document.without_secret_hooks()?;
+        for id in left_out {
+            output::note(&format!("without the hook `{id}`: its secrets are not recorded"));
         }
+        document = told;
     }
-    let plan = plan_of(document, &args.set, None, registry)?;
+    let plan = check_plan(&document, None, registry)?;
     if plan.config.data.val.is_empty() {
         return Err(CliError::bad_input(
             "the configuration has no [data.val]: there is nothing to validate on",

@@ -1,14 +1,19 @@
 //! The command line.
 
 mod capture;
+mod carry_out;
+mod config;
 mod device;
 mod error;
 mod eval;
+mod hooks;
 mod output;
 mod points;
+mod runs;
 mod signals;
 mod train;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -35,6 +40,9 @@ struct Cli {
 enum Command {
     Train(train::TrainArgs),
     Eval(eval::EvalArgs),
+    Runs(runs::RunsArgs),
+    Hooks(hooks::HooksArgs),
+    Config(config::ConfigArgs),
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
 }
@@ -68,12 +76,23 @@ pub fn main() -> ExitCode {
 /// }
 /// ```
 pub fn main_with(registry: HookRegistry) -> ExitCode {
+    run_with(registry, std::env::args_os())
+}
+
+/// The same with these arguments, the program's name first, in place of those of the process.
+pub fn run_with<S: Into<OsString> + Clone>(
+    registry: HookRegistry,
+    args: impl IntoIterator<Item = S>,
+) -> ExitCode {
     start_logging();
     signals::survive_file_size_limit();
-    let cli = Cli::parse();
+    let cli = Cli::parse_from(args);
     let run = move || match cli.command {
         Command::Train(args) => train::run(&args, &registry),
         Command::Eval(args) => eval::run(&args, &registry),
+        Command::Runs(args) => runs::run(&args, &registry),
+        Command::Hooks(args) => hooks::run(&args, &registry),
+        Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
     };

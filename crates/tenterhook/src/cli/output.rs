@@ -51,11 +51,36 @@ pub(super) fn error(message: &str) {
     let _ = writeln!(io::stderr().lock(), "error: {}", fit(message));
 }
 
+/// Text from a file or the file system, made fit for a line on a terminal: no control characters.
+pub(super) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Words as they are typed in a shell.
+pub(super) fn shell_words<S: AsRef<str>>(words: &[S]) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c);
+    let quoted = |word: &S| match word.as_ref() {
+        word if !word.is_empty() && word.chars().all(plain) => word.to_string(),
+        word => format!("'{}'", word.replace('\'', "'\\''")),
+    };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
+/// A time as people say it.
+pub(super) fn duration(seconds: f64) -> String {
+    let whole = seconds.round() as u64;
+    match whole {
+        0..10 => format!("{seconds:.1}s"),
+        10..60 => format!("{whole}s"),
+        60..3600 => format!("{}m{:02}s", whole / 60, whole % 60),
+        _ => format!("{}h{:02}m", whole / 3600, whole % 3600 / 60),
+    }
+}
+
 fn fit(message: &str) -> String {
     const LONGEST_LINE: usize = 1000;
     let clean = |line: &str| -> String {
-        let fit = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-        let mut shown: String = line.chars().take(LONGEST_LINE).map(fit).collect();
+        let mut shown = printable(&line.chars().take(LONGEST_LINE).collect::<String>());
         if line.chars().nth(LONGEST_LINE).is_some() {
             shown.push_str(" ...");
         }
@@ -78,4 +103,21 @@ pub(super) fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     };
     let body = rows.iter().map(|row| line(&row.iter().map(String::as_str).collect::<Vec<_>>()));
     std::iter::once(line(head)).chain(body).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_a_shell() {
+        let words = ["tenterhook", "--set", "run.name=a b", "it's", "", "model.from=./x"];
+        assert_eq!(shell_words(&words), "tenterhook --set 'run.name=a b' 'it'\\''s' '' model.from=./x");
+    }
+
+    #[test]
+    fn times_are_short() {
+        let told = [0.04, 9.96, 59.4, 61.0, 3599.0, 7260.0].map(duration);
+        assert_eq!(told, ["0.0s", "10s", "59s", "1m01s", "59m59s", "2h01m"]);
+    }
 }

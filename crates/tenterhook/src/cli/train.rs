@@ -1,18 +1,17 @@
 //! `tenterhook train`: a run from a configuration.
 
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::json;
-use tenterhook_hooks::{HookRegistry, RunStatus};
-use tenterhook_record::run;
-use tenterhook_train::config::Document;
-use tenterhook_train::{Finished, Interrupt, TrainError};
+use tenterhook_hooks::HookRegistry;
+use tenterhook_record::run::{self, RunDir};
+use tenterhook_train::config::{Document, Problems};
 
+use super::carry_out::carry_out;
 use super::error::CliError;
-use super::{Outcome, device, log_more, output, signals};
-use crate::training::{Begun, Plan, Start};
+use super::output::{self, shell_words};
+use super::{Outcome, device, log_more};
+use crate::training::{Plan, Start};
 
 /// Train a model from a configuration.
 ///
@@ -49,111 +48,56 @@ pub(super) struct TrainArgs {
 }
 
 pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
-    let plan = read_plan(&args.config, &args.set, args.runs_dir.as_deref(), registry)?;
+    let document = read_document(&args.config, &args.set)?;
+    let runs_dir = args.runs_dir.as_deref();
+    let plan = match args.resume {
+        Some(_) => check_plan(&document, runs_dir, registry)?,
+        None => Plan::check_new(&document, registry, runs_dir)?,
+    };
     let device = device_of(args.device.as_deref(), &plan)?;
     use_threads(&plan)?;
     let args_given = std::env::args().collect();
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
-    let runs = &plan.config.run.dir;
     let begun = match (&args.resume, &args.fork) {
-        (Some(run), _) => start.resume(&find_run(runs, run.as_deref(), plan.config.run.name.as_deref())?)?,
-        (None, Some(run)) => start.fork(&run::find(runs, run)?)?,
+        (Some(run), _) => start.resume(&find_run(&plan, run.as_deref())?)?,
+        (None, Some(run)) => start.fork(&run::find(&plan.config.run.dir, run)?)?,
         (None, None) => start.new_one()?,
     };
-    let resume = format!("tenterhook train {} --resume {}", args.config.display(), begun.run_dir.display());
-    carry_out(begun, args.quiet, args.json, &resume)
+    let resume = resume_command(args, &begun.run_dir);
+    let ended = carry_out(begun, args.quiet, args.json)?;
+    match args.json {
+        true => output::json(&ended.to_json())?,
+        false => ended.tell(&resume),
+    }
+    ended.outcome()
 }
 
-/// Trains, with signals heard and the end told.
-pub(super) fn carry_out(
-    mut begun: Begun,
-    quiet: bool,
-    as_json: bool,
-    resume: &str,
-) -> Result<Outcome, CliError> {
-    tell_begin(&begun, quiet || as_json);
-    let interrupt = Interrupt::default();
-    signals::raise_on_signal(&interrupt)?;
-    let mut trainer = begun.trainer.with_interrupt(interrupt);
-    // Without a terminal the bar is lines of text, and those of `console_log` are enough.
-    let shows =
-        |kind: &str| kind == "progress" || (kind == "console_log" && !std::io::stderr().is_terminal());
-    if !quiet && !trainer.list_hooks().iter().any(|hook| shows(&hook.kind)) {
-        trainer.add_hook_from(&crate::training::registry(), &json!({ "kind": "progress" }))?;
-    }
-    let result = trainer.train();
-    begun.trainer = trainer;
-    tell_end(&begun, &result, as_json, resume)?;
-    match result {
-        Ok(Finished { status: RunStatus::Interrupted, .. }) => Ok(Outcome::Interrupted),
-        Ok(Finished { degraded: true, .. }) => Ok(Outcome::Degraded),
-        Ok(_) => Ok(Outcome::Done),
-        Err(error) => Err(CliError::failed(error.to_string())),
-    }
+/// The command that goes on with a run: with everything that changed the configuration.
+fn resume_command(args: &TrainArgs, run_dir: &Path) -> String {
+    let text = |path: &Path| path.display().to_string();
+    let mut words = vec!["tenterhook".to_string(), "train".to_string(), text(&args.config)];
+    words.extend(["--resume".to_string(), text(run_dir)]);
+    words.extend(args.set.iter().flat_map(|set| ["--set".to_string(), set.clone()]));
+    words.extend(args.device.iter().flat_map(|device| ["--device".to_string(), device.clone()]));
+    shell_words(&words)
 }
 
-fn tell_begin(begun: &Begun, quiet: bool) {
-    let skipped = begun.skipped.iter().map(|(name, problem)| (name.as_str(), problem.as_str()));
-    output::damaged_checkpoints(skipped, begun.resumed.as_ref().map(|(name, step)| (name.as_str(), *step)));
-    if quiet {
-        return;
-    }
-    let from = begun.resumed.as_ref().map(|(name, step)| format!(", going on after step {step} from {name}"));
-    output::note(&format!("run {} in {}{}", begun.run_id, begun.run_dir.display(), from.unwrap_or_default()));
-}
-
-fn tell_end(
-    begun: &Begun,
-    result: &Result<Finished, TrainError>,
-    as_json: bool,
-    resume: &str,
-) -> Result<(), CliError> {
-    let state = begun.trainer.state();
-    let status = result.as_ref().map_or(RunStatus::Error, |finished| finished.status);
-    let reason = match result {
-        Ok(finished) => finished.reason.clone(),
-        Err(error) => Some(error.to_string()),
-    };
-    if as_json {
-        return output::json(&json!({
-            "run_id": begun.run_id,
-            "dir": begun.run_dir,
-            "status": status,
-            "reason": reason,
-            "degraded": result.as_ref().map_or(true, |finished| finished.degraded),
-            "steps": begun.trainer.step(),
-            "metrics": state.metrics,
-        }));
-    }
-    let named = ["loss", "train/loss", "val/loss", "val/accuracy"];
-    let shown = named.iter().filter_map(|name| Some(format!("{name} {:.4}", state.metrics.get(*name)?)));
-    let mut text = format!(
-        "{} after {} steps{}\n",
-        status.as_str(),
-        begun.trainer.step(),
-        reason.filter(|_| result.is_ok()).map(|reason| format!(" ({reason})")).unwrap_or_default(),
-    );
-    text.push_str(&format!("  {}\n", shown.collect::<Vec<_>>().join("  ")));
-    text.push_str(&format!("  metrics      {}\n", begun.run_dir.join("metrics.jsonl").display()));
-    text.push_str(&format!("  checkpoints  {}\n", begun.run_dir.join("checkpoints").display()));
-    let failures = begun.trainer.errors();
-    if let Some(first) = failures.first() {
-        text.push_str(&format!("  {} failures of hooks, the first: {first}\n", failures.len()));
-    }
-    if matches!(status, RunStatus::Interrupted | RunStatus::Error) {
-        text.push_str(&format!("  to go on     {resume}\n"));
-    }
-    output::note(text.trim_end());
-    Ok(())
-}
-
-/// The newest run, or the one that is meant.
-fn find_run(runs: &Path, wanted: Option<&str>, name: Option<&str>) -> Result<PathBuf, CliError> {
-    if let Some(wanted) = wanted.or(name) {
+/// The run that is meant; without a word about it the one of the configuration's name, or the newest with this configuration.
+fn find_run(plan: &Plan, wanted: Option<&str>) -> Result<PathBuf, CliError> {
+    let runs = &plan.config.run.dir;
+    if let Some(wanted) = wanted.or(plan.config.run.name.as_deref()) {
         return Ok(run::find(runs, wanted)?);
     }
-    let newest = run::list(runs)?.into_iter().find(|listed| listed.record.is_ok());
-    newest.map(|listed| listed.path).ok_or_else(|| {
+    let listed = run::list(runs)?;
+    let readable: Vec<&Path> =
+        listed.iter().filter(|run| run.record.is_ok()).map(|run| run.path.as_path()).collect();
+    let same = |path: &&&Path| {
+        let unchanged = RunDir::open(path).ok().and_then(|run| plan.changed_since(&run).ok());
+        unchanged.is_some_and(|changes| changes.is_empty())
+    };
+    // Where none has this configuration, resuming the newest one will say what has changed.
+    let found = readable.iter().find(same).or(readable.first());
+    found.map(|path| path.to_path_buf()).ok_or_else(|| {
         CliError::bad_input(format!(
             "there is no run to resume in {}; start one without --resume",
             runs.display()
@@ -161,27 +105,23 @@ fn find_run(runs: &Path, wanted: Option<&str>, name: Option<&str>) -> Result<Pat
     })
 }
 
-/// Reads and checks a configuration with the overrides of the command line.
-pub(super) fn read_plan(
-    config: &Path,
-    set: &[String],
-    runs_dir: Option<&Path>,
-    registry: &HookRegistry,
-) -> Result<Plan, CliError> {
-    plan_of(Document::read(config)?, set, runs_dir, registry)
+/// Reads a configuration with the overrides of the command line; all that are wrong are told.
+pub(super) fn read_document(config: &Path, set: &[String]) -> Result<Document, Problems> {
+    let mut document = Document::read(config)?;
+    let mut problems = document.problems();
+    for assignment in set {
+        problems.extend(document.set(assignment).err().unwrap_or_default());
+    }
+    if problems.is_empty() { Ok(document) } else { Err(problems) }
 }
 
-/// The same for a document that has been read.
-pub(super) fn plan_of(
-    mut document: Document,
-    set: &[String],
+/// Checks a configuration for a run that is there already, or for none.
+pub(super) fn check_plan(
+    document: &Document,
     runs_dir: Option<&Path>,
     registry: &HookRegistry,
 ) -> Result<Plan, CliError> {
-    for assignment in set {
-        document.set(assignment)?;
-    }
-    let mut plan = Plan::check(&document, registry)?;
+    let mut plan = Plan::check(document, registry)?;
     if plan.config.train.debug {
         log_more();
     }

@@ -1,13 +1,15 @@
 //! Starting a run: a new one, one that goes on, one that branches off.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
+use serde_json::Value;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
 use tenterhook_record::disk;
-use tenterhook_record::run::{RunDir, RunError};
-use tenterhook_train::config::{Document, Problems, redacted_args, resume_differences};
+use tenterhook_record::run::{self, RunDir, RunError, RunRecord};
+use tenterhook_train::config::{Problems, differences, redacted_args};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
 
 use super::plan::{Assembled, Plan};
@@ -43,6 +45,41 @@ pub enum BeginError {
     Nothing(String),
 }
 
+/// Where a fork begins: a checkpoint of another run. Records have it as `run/checkpoint`.
+pub struct Origin {
+    /// The run.
+    pub run_id: String,
+    /// Its checkpoint.
+    pub checkpoint: CheckpointRef,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.run_id, self.checkpoint.name)
+    }
+}
+
+impl Origin {
+    /// Where the first attempt of a run among `runs` began, if it is a fork. The checkpoint must still be there, and good.
+    pub fn of(record: &RunRecord, runs: &Path) -> Result<Option<Self>, BeginError> {
+        let origin = record.attempts.first().and_then(|attempt| attempt.resumed_from.as_deref());
+        let Some((run_id, name)) = origin.and_then(|origin| origin.split_once('/')) else { return Ok(None) };
+        let gone = |problem: String| {
+            BeginError::Nothing(format!(
+                "run {} is a fork of run {run_id}: it began with the checkpoint {name}, without which it cannot be repeated: {problem}",
+                record.id
+            ))
+        };
+        let from = run::find(runs, run_id).and_then(|path| RunDir::open(&path));
+        let dir = from.map_err(|error| gone(error.to_string()))?.checkpoints();
+        let listed = checkpoints::list(&dir).map_err(|error| gone(error.to_string()))?;
+        let found = listed.into_iter().find(|checkpoint| checkpoint.name == name);
+        let checkpoint = found.ok_or_else(|| gone(format!("it is no longer in {}", dir.display())))?;
+        checkpoints::verify(&checkpoint.path).map_err(|error| gone(error.to_string()))?;
+        Ok(Some(Self { run_id: run_id.to_string(), checkpoint }))
+    }
+}
+
 /// What is the same for every way to begin.
 pub struct Start<'a> {
     /// The configuration.
@@ -60,6 +97,7 @@ pub struct Start<'a> {
 impl Start<'_> {
     fn facts(&self, assembled: &Assembled) -> RunFacts {
         RunFacts {
+            name: self.plan.config.run.name.clone(),
             config: self.plan.config.to_value(),
             config_toml: self.plan.recorded().to_toml(),
             seed: self.plan.config.run.seed,
@@ -70,23 +108,45 @@ impl Start<'_> {
         }
     }
 
-    fn new_run(&self, facts: &RunFacts) -> Result<Run, BeginError> {
+    /// Begins a run in a directory of its own.
+    fn in_new_dir(&self, begin: impl FnOnce(RunDir) -> Result<Run, TrainError>) -> Result<Run, BeginError> {
         let section = &self.plan.config.run;
         let dir = RunDir::create(&section.dir, section.name.as_deref())?;
         let path = dir.path().to_path_buf();
-        let started = Run::start(dir, facts);
-        if started.is_err() {
+        let begun = begin(dir);
+        if begun.is_err() {
             // It was made a moment ago and holds nothing; its name is free for the next try, if the disk lets us.
             let _ = disk::remove_dir_all(&path);
         }
-        Ok(started?)
+        Ok(begun?)
     }
 
     /// A new run in a directory of its own.
     pub fn new_one(&self) -> Result<Begun, BeginError> {
         let assembled = self.plan.assemble(self.registry, self.device)?;
-        let run = self.new_run(&self.facts(&assembled))?;
+        self.from_scratch(assembled)
+    }
+
+    fn from_scratch(&self, assembled: Assembled) -> Result<Begun, BeginError> {
+        let run = self.in_new_dir(|dir| Run::start(dir, &self.facts(&assembled)))?;
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
+    }
+
+    /// A new run that does again what another one did, which read this data: from scratch, or from the checkpoint where that one began.
+    pub fn repeat(&self, data: &Value, origin: Option<&Origin>) -> Result<Begun, BeginError> {
+        let mut assembled = self.plan.assemble(self.registry, self.device)?;
+        let changed = differences(data, &assembled.data);
+        if !changed.is_empty() {
+            let keys = changed.iter().map(|change| format!("\n  {}", change.key)).collect::<String>();
+            return Err(BeginError::Nothing(format!("the data is not what the run was trained on:{keys}")));
+        }
+        match origin {
+            None => self.from_scratch(assembled),
+            Some(origin) => {
+                assembled.trainer.restore_fork(&origin.checkpoint.path)?;
+                self.branch(assembled, origin, Vec::new())
+            }
+        }
     }
 
     /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed.
@@ -108,20 +168,31 @@ impl Start<'_> {
         let from = RunDir::open(path)?;
         let mut assembled = self.plan.assemble(self.registry, self.device)?;
         let (checkpoint, skipped) = newest_checkpoint(&from, |path| assembled.trainer.restore_fork(path))?;
-        let facts = RunFacts { parent: Some(from.id().to_string()), ..self.facts(&assembled) };
-        let run = self.new_run(&facts)?;
-        let step = checkpoint.step.unwrap_or(0);
-        Ok(begun(assembled.trainer.with_run(run), Some((checkpoint.name, step)), skipped))
+        self.branch(assembled, &Origin { run_id: from.id().to_string(), checkpoint }, skipped)
+    }
+
+    /// A new run of a trainer that has been restored from a checkpoint of another.
+    fn branch(
+        &self,
+        assembled: Assembled,
+        origin: &Origin,
+        skipped: Vec<(CheckpointRef, String)>,
+    ) -> Result<Begun, BeginError> {
+        let parent = self.parent.clone().or(Some(origin.run_id.clone()));
+        let facts = RunFacts { parent, ..self.facts(&assembled) };
+        let step = origin.checkpoint.step.unwrap_or(0);
+        let run = self.in_new_dir(|dir| Run::fork(dir, &facts, &origin.to_string(), step))?;
+        let from = (origin.checkpoint.name.clone(), step);
+        Ok(begun(assembled.trainer.with_run(run), Some(from), skipped))
     }
 
     fn check_unchanged(&self, dir: &RunDir) -> Result<(), BeginError> {
-        let old = Document::read(&dir.config_path())?;
-        let changed = resume_differences(old.value(), &self.plan.recorded().to_value());
+        let changed = self.plan.changed_since(dir)?;
         if changed.is_empty() {
             return Ok(());
         }
         Err(BeginError::Nothing(format!(
-            "run {} cannot go on with another configuration; --fork starts a new run from its checkpoint. What changed:\n  {}",
+            "run {0} cannot go on with another configuration; --fork {0} starts a new run from its checkpoint. What changed:\n  {1}",
             dir.id(),
             changed.join("\n  ")
         )))
@@ -151,7 +222,7 @@ pub(crate) fn newest_checkpoint(
         None => {
             let problems = found.skipped.iter().map(|(_, problem)| format!("\n  {problem}"));
             Err(BeginError::Nothing(format!(
-                "run {} has no good checkpoint to go on from in {}; a new run needs another name, or this directory out of its way{}",
+                "run {} has no good checkpoint to go on from in {}: it cannot be resumed or forked; a new run needs another name, or this directory out of its way{}",
                 dir.id(),
                 dir.checkpoints().display(),
                 problems.collect::<String>(),

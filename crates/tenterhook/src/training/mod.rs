@@ -1,12 +1,14 @@
 //! Runs from configurations: `[model]`, `[data]`, `[[hooks]]` and the rest become a trainer with a record.
 
 mod begin;
+mod place;
 mod plan;
 mod task;
 
 pub(crate) use begin::newest_checkpoint;
-pub use begin::{BeginError, Begun, Start};
-pub use plan::{Plan, schema};
+pub use begin::{BeginError, Begun, Origin, Start};
+pub use place::Place;
+pub use plan::{Outline, Plan, schema};
 pub use task::LanguageTask;
 
 use tenterhook_hooks::HookRegistry;

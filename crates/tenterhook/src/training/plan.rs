@@ -3,18 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
+use serde::Serialize;
 use serde_json::{Value, json};
-use tenterhook_hooks::{BoxError, HookRegistry};
+use tenterhook_hooks::{AttachError, BoxError, HookManager, HookRegistry};
 use tenterhook_models::tokenizer::Tokenizer;
 use tenterhook_models::{Model, ModelDescription};
 use tenterhook_record::name::check_run_name;
-use tenterhook_train::config::{Document, Problems, RunConfig, Section, SubSchemas, schema_of};
+use tenterhook_record::run::RunDir;
+use tenterhook_train::config::{
+    Document, Problems, RunConfig, Section, SubSchemas, resume_differences, schema_of,
+};
 use tenterhook_train::data::{DataConfig, DataKind, Loader, Mixture, ModelFacts, Role};
 use tenterhook_train::optim::{Optimizer, OptimizerConfig};
-use tenterhook_train::schedule::ScheduleConfig;
+use tenterhook_train::schedule::{ScheduleConfig, ScheduleError};
 use tenterhook_train::{Settings, TrainError, Trainer};
 
 use super::LanguageTask;
+use super::place::Place;
 
 /// Sequences longer than this are asked for by name: some models allow far more than anybody trains on.
 const LONGEST_UNASKED: usize = 8192;
@@ -28,6 +33,8 @@ pub struct Plan {
     val: Vec<DataConfig>,
     optimizers: Vec<OptimizerConfig>,
     schedule: ScheduleConfig,
+    /// No problems, with the lines of the file: for those that show only when the run is put together.
+    no_problems: Problems,
 }
 
 /// A trainer that has no record yet.
@@ -35,6 +42,21 @@ pub(crate) struct Assembled {
     pub(crate) trainer: Trainer,
     /// Which data it reads.
     pub(crate) data: Value,
+}
+
+/// A run in numbers, before it starts.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outline {
+    /// Numbers in the model that can be trained.
+    pub parameters: usize,
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Batches of training data in an epoch.
+    pub batches_per_epoch: u64,
+    /// The ids of the hooks in the order in which they run.
+    pub hooks: Vec<String>,
+    /// Which data it reads.
+    pub data: Value,
 }
 
 impl Plan {
@@ -52,28 +74,26 @@ impl Plan {
         };
         let plan = Self::resolve(&mut config, registry, &mut problems);
         match plan {
-            Some(plan) if problems.is_empty() => Ok(Self { config, ..plan }),
+            Some(plan) if problems.is_empty() => Ok(Self { config, no_problems: problems, ..plan }),
             _ => Err(problems),
         }
     }
 
     fn resolve(config: &mut RunConfig, registry: &HookRegistry, problems: &mut Problems) -> Option<Self> {
-        let model: Option<ModelDescription> =
-            if config.model.value.is_null() { None } else { config.model.resolve(problems) };
-        problems.add_keys("model", model.iter().flat_map(ModelDescription::problems));
+        let model = match config.model.value.is_null() {
+            true => None,
+            false => config.model.resolve(problems, ModelDescription::problems),
+        };
         let train = data_sets(&mut config.data.train, Role::Train, problems);
         let val = data_sets(&mut config.data.val, Role::Val, problems);
         let mut optimizers = Vec::new();
         for section in &mut config.optimizer {
-            let optimizer: Option<OptimizerConfig> = section.resolve(problems);
-            problems.add_keys(&section.path, optimizer.iter().flat_map(OptimizerConfig::problems));
-            optimizers.extend(optimizer);
+            optimizers.extend(section.resolve(problems, OptimizerConfig::problems));
         }
         let schedule = match &mut config.schedule {
             None => Some(ScheduleConfig::default()),
-            Some(section) => section.resolve::<ScheduleConfig>(problems),
+            Some(section) => section.resolve(problems, ScheduleConfig::problems),
         };
-        problems.add_keys("schedule", schedule.iter().flat_map(ScheduleConfig::problems));
         config.check_hooks(registry, problems);
         if let Some(name) = &config.run.name
             && let Err(error) = check_run_name(name)
@@ -85,12 +105,43 @@ impl Plan {
         {
             problems.add("model.from", format!("there is no directory {}", from.display()));
         }
-        Some(Self { config: config.clone(), model: model?, train, val, optimizers, schedule: schedule? })
+        let no_problems = Problems::default();
+        let (config, model, schedule) = (config.clone(), model?, schedule?);
+        Some(Self { config, model, train, val, optimizers, schedule, no_problems })
+    }
+
+    /// As [`check`](Self::check), for a new run: its directory must be one that can be made, in `runs_dir` where that is given.
+    pub fn check_new(
+        document: &Document,
+        registry: &HookRegistry,
+        runs_dir: Option<&Path>,
+    ) -> Result<Self, Problems> {
+        let run = RunConfig::lenient(document).run;
+        let place = Place { runs: runs_dir.unwrap_or(&run.dir), name: run.name.as_deref() };
+        let checked = Self::check(document, registry);
+        let mut problems = checked.as_ref().err().cloned().unwrap_or_else(|| document.problems());
+        match place.problem() {
+            Some((key, problem)) if key == "dir" && runs_dir.is_some() => problems.add("--runs-dir", problem),
+            problem => problems.add_keys("run", problem),
+        }
+        match checked {
+            Ok(mut plan) if problems.is_empty() => {
+                plan.config.run.dir = place.runs.to_path_buf();
+                Ok(plan)
+            }
+            _ => Err(problems),
+        }
+    }
+
+    /// What has changed since a run was recorded, and may not change when it is resumed.
+    pub fn changed_since(&self, run: &RunDir) -> Result<Vec<String>, Problems> {
+        let old = Document::read(&run.config_path())?;
+        Ok(resume_differences(old.value(), &self.recorded().to_value()))
     }
 
     /// Builds the model, opens the data and makes a trainer of it, with the hooks of the configuration attached.
     pub(crate) fn assemble(&self, registry: &HookRegistry, device: &Device) -> Result<Assembled, Problems> {
-        let mut problems = Problems::default();
+        let mut problems = self.no_problems.clone();
         let seed = self.config.run.seed;
         let base = Path::new("");
         let model = match self.model.build(base, seed, device) {
@@ -104,7 +155,10 @@ impl Plan {
         let val = self.open(&self.config.data.val, &self.val, Role::Val, &model, &mut problems);
         let optimizers = Optimizer::build(&self.optimizers, model.params(), false);
         let optimizers = optimizers.map_err(|error| problems.add("optimizer", error.to_string())).ok();
+        // Where there will be no trainer, the hooks are worth a look all the same: all mistakes at once.
+        let hooks = HookManager::new(model.points().clone());
         if !problems.is_empty() {
+            self.attach_hooks(&mut problems, |hook| registry.attach(&hooks, hook));
             return Err(problems);
         }
         let fingerprint =
@@ -114,12 +168,32 @@ impl Plan {
             "val": val.iter().map(fingerprint).collect::<Vec<_>>(),
         });
         let built = self.build(model, train, val, optimizers.unwrap_or_default());
-        let mut trainer = built.map_err(|error| {
-            problems.add("train", error.to_string());
-            std::mem::take(&mut problems)
-        })?;
-        self.attach_hooks(&mut trainer, registry, &mut problems);
+        let mut trainer = match built {
+            Ok(trainer) => trainer,
+            Err(error) => {
+                match error {
+                    TrainError::Schedule(ScheduleError(wrong)) => problems.add_keys("schedule", wrong),
+                    error => problems.add("train", error.to_string()),
+                }
+                self.attach_hooks(&mut problems, |hook| registry.attach(&hooks, hook));
+                return Err(problems);
+            }
+        };
+        self.attach_hooks(&mut problems, |hook| trainer.add_hook_from(registry, hook));
         if problems.is_empty() { Ok(Assembled { trainer, data }) } else { Err(problems) }
+    }
+
+    /// Puts the run together as if it were to start, and says what came of it. Nothing is made on the disk.
+    pub fn outline(&self, registry: &HookRegistry, device: &Device) -> Result<Outline, Problems> {
+        let Assembled { trainer, data } = self.assemble(registry, device)?;
+        let state = trainer.state();
+        Ok(Outline {
+            parameters: state.model_params,
+            steps: state.total_steps.unwrap_or(0),
+            batches_per_epoch: state.batches_per_epoch,
+            hooks: trainer.list_hooks().into_iter().map(|hook| hook.id).collect(),
+            data,
+        })
     }
 
     /// A trainer for validation alone: it has no record, and of the hooks those that listen inside the model.
@@ -149,15 +223,19 @@ impl Plan {
     }
 
     /// The hooks of the configuration. What every run has, the trainer has already.
-    fn attach_hooks(&self, trainer: &mut Trainer, registry: &HookRegistry, problems: &mut Problems) {
+    fn attach_hooks(
+        &self,
+        problems: &mut Problems,
+        mut attach: impl FnMut(&Value) -> Result<String, AttachError>,
+    ) {
         for section in &self.config.hooks {
-            if let Err(error) = trainer.add_hook_from(registry, &section.value) {
+            if let Err(error) = attach(&section.value) {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
         if let Some(limit) = self.config.train.max_time {
             let hook = json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() });
-            if let Err(error) = trainer.add_hook_from(registry, &hook) {
+            if let Err(error) = attach(&hook) {
                 problems.add("train.max_time", error.to_string());
             }
         }
@@ -252,16 +330,12 @@ impl Plan {
 }
 
 fn data_sets(sections: &mut [Section], role: Role, problems: &mut Problems) -> Vec<DataConfig> {
-    let mut sets = Vec::new();
-    for section in sections {
-        let Some(set) = section.resolve::<DataConfig>(problems) else { continue };
-        problems.add_keys(&section.path, set.problems(role));
-        if let Some(path) = set.path.as_deref().filter(|path| !path.is_file()) {
-            problems.add(format!("{}.path", section.path), format!("there is no file {}", path.display()));
-        }
-        sets.push(set);
-    }
-    sets
+    let wrong = |set: &DataConfig| {
+        let gone = set.path.as_deref().filter(|path| !path.is_file());
+        let gone = gone.map(|path| ("path".to_string(), format!("there is no file {}", path.display())));
+        set.problems(role).into_iter().chain(gone).collect()
+    };
+    sections.iter_mut().filter_map(|section| section.resolve(problems, wrong)).collect()
 }
 
 /// When some section cannot even be read, the others are still checked.

@@ -39,7 +39,7 @@ pub enum Format {
 #[derive(Clone)]
 pub struct Document {
     file: Option<String>,
-    value: Value,
+    pub(super) value: Value,
     lines: Arc<Lines>,
 }
 
@@ -107,15 +107,10 @@ impl Document {
         }
     }
 
-    /// Leaves out the hooks whose secrets were not written down when this configuration was recorded: without these they cannot be made.
-    /// Returns their kinds.
-    pub fn leave_out_redacted_hooks(&mut self) -> Vec<String> {
-        let Some(hooks) = self.value["hooks"].as_array_mut() else { return Vec::new() };
-        let is_redacted = |hook: &mut Value| {
-            hook.as_object().is_some_and(|hook| hook.values().any(|value| value == REDACTED))
-        };
-        let gone = hooks.extract_if(.., is_redacted);
-        gone.map(|hook| hook["kind"].as_str().unwrap_or_default().to_string()).collect()
+    /// Puts something else at a key of the root; nobody wrote it in any line.
+    pub(super) fn replace(&mut self, key: &str, value: Value) {
+        self.value[key] = value;
+        Arc::make_mut(&mut self.lines).retain(|other, _| !super::path::is_within(other, key));
     }
 
     /// The tree.

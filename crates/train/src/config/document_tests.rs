@@ -150,11 +150,11 @@ fn overrides_reach_every_place() {
 fn bad_overrides_are_refused_and_change_nothing() {
     let text = "[train]\nsteps = 1\n[[optimizer]]\nlr = 1.0\n";
     for (assignment, expected) in [
-        ("train.steps", "--set: an override is written key.key=value"),
+        ("train.steps", "--set: `train.steps`: an override is written key.key=value"),
         ("", "--set: a key is made of"),
         ("=1", "--set: a key is made of"),
-        ("train..steps=1", "--set: a key is made of"),
-        ("train.[0]x=1", "--set: an override is written"),
+        ("train..steps=1", "--set: `train..steps`: a key is made of"),
+        ("train.[0]x=1", "--set: `train.[0]x`: an override is written"),
         ("train.steps=", "--set: train.steps: no value after `=`"),
         ("train.steps=[1, 2", "--set: train.steps: "),
         ("train.steps=nan", "--set: train.steps: NaN is no usable number"),
@@ -162,8 +162,8 @@ fn bad_overrides_are_refused_and_change_nothing() {
         ("optimizer.lr=1", "--set: optimizer: is a list: write optimizer[0].lr"),
         ("optimizer[2].lr=1", "--set: optimizer[2]: the list has 1 elements"),
         ("train[0]=1", "--set: train: is a table, not a list"),
-        ("optimizer[x]=1", "--set: what is between [ and ] must be a number"),
-        ("\"train=1", "--set: a quoted key does not end"),
+        ("optimizer[x]=1", "--set: `optimizer[x]`: what is between [ and ] must be a number"),
+        ("\"train=1", "--set: `\"train`: a quoted key does not end"),
         ("a.b.c.optimizer[5]=1", "--set: a.b.c.optimizer[5]: the list has 0 elements"),
     ] {
         let mut document = Document::parse(text, Format::Toml).unwrap();

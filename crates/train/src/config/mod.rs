@@ -3,6 +3,7 @@
 //! [`Document`] reads a file and knows the line of every key. [`RunConfig`] is the configuration of a run; the sections that belong to
 //! models, data, optimizers and schedules are kept as [`Section`]s and read by those who own them.
 
+mod differences;
 mod document;
 mod forms;
 mod hooks;
@@ -14,12 +15,14 @@ mod problems;
 mod resume;
 mod run;
 mod schema;
+mod secrets;
 mod section;
 mod shape;
 mod toml;
 mod train;
 mod write;
 
+pub use differences::{Difference, differences};
 pub use document::{Document, Format};
 pub use forms::{FastDevRun, TimeLimit, ValidateEvery};
 pub use hooks_config::HooksConfig;
@@ -28,9 +31,10 @@ pub use problems::{Line, Problem, Problems};
 pub use resume::resume_differences;
 pub use run::{DataSection, RunConfig, RunSection, Section};
 pub use schema::{SubSchemas, schema};
-pub use section::{read_section, schema_of};
+pub use section::{check_section, read_section, schema_of};
 pub use train::{OnCheckpointFailure, OnNonFinite, TrainSection};
 pub(crate) use write::redacted;
+pub use write::toml_value;
 
 /// A configuration that runs as it is: every key with its default, and what it is for.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");

@@ -23,7 +23,7 @@ pub(super) fn apply(root: &mut Value, assignment: &str) -> Result<String, (Strin
     if assignment.len() > MAX_TEXT {
         return Err((String::new(), format!("an override has at most {MAX_TEXT} bytes")));
     }
-    let (steps, text) = split(assignment).map_err(|message| (String::new(), message))?;
+    let (steps, text) = split(assignment).map_err(|message| (String::new(), named(assignment, &message)))?;
     // A failure must not leave half-made tables behind.
     let mut changed = root.clone();
     let (mut at, mut path) = (&mut changed, String::new());
@@ -69,6 +69,13 @@ pub fn redacted_args(args: impl IntoIterator<Item = String>) -> Vec<String> {
     args.into_iter().map(redact).collect()
 }
 
+/// A message with the key as it was written, so that one of several overrides is found again.
+fn named(assignment: &str, message: &str) -> String {
+    let key = assignment.split(['=', ' ']).next().unwrap_or_default();
+    let key: String = key.chars().take(60).collect();
+    if key.is_empty() { message.to_string() } else { format!("`{key}`: {message}") }
+}
+
 fn enter<'a>(
     at: &'a mut Value,
     path: &str,
@@ -84,9 +91,13 @@ fn enter<'a>(
     }
     match (at, index, step) {
         (Value::Array(list), Some(index), _) => {
-            let (length, path) = (list.len(), path::element(path, index));
+            let (parent, length, path) = (path, list.len(), path::element(path, index));
             if index > length {
-                return Err((path, format!("the list has {length} elements, counted from 0")));
+                let next = path::element(parent, length);
+                return Err((
+                    path,
+                    format!("the list has {length} elements, counted from 0; {next} would be the next"),
+                ));
             }
             if index == length {
                 list.push(Value::Null);
@@ -120,7 +131,7 @@ fn read(text: &str) -> Result<Value, String> {
 }
 
 fn split(assignment: &str) -> Result<(Vec<Step>, &str), String> {
-    const FORM: &str = "an override is written key.key=value";
+    const FORM: &str = "an override is written key.key=value, such as train.steps=100";
     let mut rest = assignment.trim_start();
     let mut steps = Vec::new();
     loop {

@@ -87,6 +87,11 @@ impl Problems {
         }
     }
 
+    /// Notes those of another list too.
+    pub fn extend(&mut self, others: Self) {
+        others.list.into_iter().for_each(|problem| self.put(problem));
+    }
+
     pub(super) fn put(&mut self, mut problem: Problem) {
         // Messages quote values, and a value can be as long as the file.
         if let Some((end, _)) = problem.message.char_indices().nth(LONGEST) {

@@ -1,10 +1,8 @@
 //! What may change when a run is resumed.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
-use super::hooks::ids;
+use super::differences::{Difference, HOOK_ORDER, differences_with};
 use super::path;
 
 /// These change neither the weights nor the data.
@@ -38,77 +36,29 @@ const LOGGING: [&str; 11] = [
 /// What differs between two resolved configurations ([`RunConfig::to_value`](super::RunConfig::to_value)) and may not change when a run
 /// is resumed: each key with its old and its new value. Hooks are named by their ids.
 pub fn resume_differences(old: &Value, new: &Value) -> Vec<String> {
-    let (old, old_order) = leaves(old);
-    let (new, new_order) = leaves(new);
-    let mut keys: Vec<&String> = old.keys().chain(new.keys()).collect();
-    keys.sort();
-    keys.dedup();
-    let mut differences = Vec::new();
-    for key in keys {
-        let (before, after) = (old.get(key), new.get(key));
-        let is_free = FREE.iter().any(|free| path::is_within(key, free));
-        if !is_free && !before.zip(after).is_some_and(|(before, after)| same(before, after)) {
-            differences.push(format!("{key}: was {}, is {}", shown(before), shown(after)));
-        }
-    }
-    // What was added or removed is told already.
-    let in_both = |order: &[String], others: &[String]| -> Vec<String> {
-        order.iter().filter(|id| others.contains(id)).cloned().collect()
+    let counts = |hook: &Value| !only_tells(hook);
+    let is_free = |key: &str| FREE.iter().any(|free| path::is_within(key, free));
+    let found = differences_with(old, new, counts).into_iter().filter(|difference| !is_free(&difference.key));
+    found.map(|difference| in_words(&difference)).collect()
+}
+
+/// Whether a hook only tells: the results of a run are the same without it.
+pub(super) fn only_tells(hook: &Value) -> bool {
+    hook["kind"].as_str().is_some_and(|kind| LOGGING.contains(&kind))
+}
+
+fn in_words(difference: &Difference) -> String {
+    let Difference { key, a, b } = difference;
+    let order = |ids: &Option<Value>| {
+        let ids = ids.iter().filter_map(Value::as_array).flatten();
+        ids.filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
     };
-    let (before, after) = (in_both(&old_order, &new_order), in_both(&new_order, &old_order));
-    if before != after {
-        differences.push(format!("hooks: the order was {}, is {}", before.join(", "), after.join(", ")));
+    if key == HOOK_ORDER {
+        return format!("hooks: the order was {}, is {}", order(a), order(b));
     }
-    differences
-}
-
-/// Every value by its path, and the ids of the hooks in order.
-fn leaves(config: &Value) -> (BTreeMap<String, Value>, Vec<String>) {
-    let mut found = BTreeMap::new();
-    let sections = config.as_object().into_iter().flatten();
-    for (key, value) in sections.filter(|(key, _)| *key != "hooks") {
-        gather(value, path::join("", key), &mut found);
-    }
-    let is_logging = |hook: &Value| hook["kind"].as_str().is_some_and(|kind| LOGGING.contains(&kind));
-    let hooks = config["hooks"].as_array().into_iter().flatten();
-    let hooks: Vec<&Value> = hooks.filter(|hook| !is_logging(hook)).collect();
-    let ids = ids(&hooks);
-    for (id, hook) in ids.iter().zip(hooks) {
-        gather(hook, path::join("hooks", id), &mut found);
-    }
-    (found, ids)
-}
-
-fn gather(value: &Value, at: String, found: &mut BTreeMap<String, Value>) {
-    match value {
-        Value::Object(map) if !map.is_empty() => {
-            map.iter().for_each(|(key, value)| gather(value, path::join(&at, key), found));
-        }
-        Value::Array(list) if list.iter().any(Value::is_object) => {
-            let elements = list.iter().enumerate();
-            elements.for_each(|(index, value)| gather(value, path::element(&at, index), found));
-        }
-        // An empty list of data sets is none.
-        Value::Array(list) if list.is_empty() => {}
-        other => {
-            found.insert(at, other.clone());
-        }
-    }
-}
-
-/// `1` and `1.0` are the same.
-fn same(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
-        (Value::Number(x), Value::Number(y)) => {
-            a == b || (x.is_f64() || y.is_f64()) && x.as_f64() == y.as_f64()
-        }
-        _ => a == b,
-    }
-}
-
-fn shown(value: Option<&Value>) -> String {
-    value.map_or_else(|| "not set".to_string(), Value::to_string)
+    let shown =
+        |value: &Option<Value>| value.as_ref().map_or_else(|| "not set".to_string(), Value::to_string);
+    format!("{key}: was {}, is {}", shown(a), shown(b))
 }
 
 #[cfg(test)]

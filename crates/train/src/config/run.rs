@@ -13,7 +13,7 @@ use super::document::Document;
 use super::hooks_config::HooksConfig;
 use super::path;
 use super::problems::Problems;
-use super::section::{read_section, unknown_key};
+use super::section::{check_section, unknown_key};
 use super::train::TrainSection;
 use super::write::without_nulls;
 
@@ -67,12 +67,13 @@ pub struct Section {
 }
 
 impl Section {
-    /// Reads it, see [`read_section`], and fills in the defaults.
+    /// Reads it, see [`check_section`], and fills in the defaults.
     pub fn resolve<T: DeserializeOwned + Serialize + JsonSchema>(
         &mut self,
         problems: &mut Problems,
+        wrong_values: impl Fn(&T) -> Vec<(String, String)>,
     ) -> Option<T> {
-        let section: T = read_section(&self.value, &self.path, problems)?;
+        let section: T = check_section(&self.value, &self.path, problems, wrong_values)?;
         match serde_json::to_value(&section) {
             Ok(value) => self.value = without_nulls(value),
             Err(error) => {
@@ -136,10 +137,8 @@ impl RunConfig {
                 near,
             );
         }
-        let run: Option<RunSection> = typed(root, "run", problems);
-        let train: Option<TrainSection> = typed(root, "train", problems);
-        problems.add_keys("run", run.iter().flat_map(RunSection::problems));
-        problems.add_keys("train", train.iter().flat_map(TrainSection::problems));
+        let run = typed(root, "run", problems, RunSection::problems);
+        let train = typed(root, "train", problems, TrainSection::problems);
         let model = table(root, "model", problems);
         if !root.contains_key("model") {
             problems.add("model", "missing section, such as [model] with kind = \"gpt\"");
@@ -154,7 +153,7 @@ impl RunConfig {
         }
         let schedule = table(root, "schedule", problems);
         let mut hooks = list(root.get("hooks"), "hooks", problems);
-        let config: Option<HooksConfig> = typed(root, "hooks_config", problems);
+        let config: Option<HooksConfig> = typed(root, "hooks_config", problems, |_| Vec::new());
         hooks.extend(
             config.iter().flat_map(|config| config.expand("hooks_config", problems)).collect::<Vec<_>>(),
         );
@@ -172,15 +171,15 @@ impl RunConfig {
         let root = document.value().as_object().unwrap_or(&empty);
         let nothing = Section { path: "model".to_string(), value: Value::Null };
         let mut hooks = list(root.get("hooks"), "hooks", &mut unheard);
-        let config: Option<HooksConfig> = typed(root, "hooks_config", &mut unheard);
+        let config: Option<HooksConfig> = typed(root, "hooks_config", &mut unheard, |_| Vec::new());
         hooks.extend(
             config.iter().flat_map(|config| config.expand("hooks_config", &mut unheard)).collect::<Vec<_>>(),
         );
         Self {
-            run: typed(root, "run", &mut unheard).unwrap_or_default(),
+            run: typed(root, "run", &mut unheard, |_| Vec::new()).unwrap_or_default(),
             model: table(root, "model", &mut unheard).unwrap_or(nothing),
             data: data(root, &mut unheard),
-            train: typed(root, "train", &mut unheard).unwrap_or_default(),
+            train: typed(root, "train", &mut unheard, |_| Vec::new()).unwrap_or_default(),
             optimizer: list(root.get("optimizer"), "optimizer", &mut unheard),
             schedule: table(root, "schedule", &mut unheard),
             hooks,
@@ -192,9 +191,10 @@ fn typed<T: DeserializeOwned + JsonSchema>(
     root: &Map<String, Value>,
     key: &str,
     problems: &mut Problems,
+    wrong_values: impl Fn(&T) -> Vec<(String, String)>,
 ) -> Option<T> {
     let empty = Value::Object(Map::new());
-    read_section(root.get(key).unwrap_or(&empty), key, problems)
+    check_section(root.get(key).unwrap_or(&empty), key, problems, wrong_values)
 }
 
 fn table(root: &Map<String, Value>, key: &str, problems: &mut Problems) -> Option<Section> {

@@ -33,10 +33,10 @@ fn defaults_are_filled_in() {
 fn a_section_is_resolved_by_its_owner() {
     let mut section = Section { path: "run".to_string(), value: json!({"seed": 3}) };
     let mut problems = Problems::default();
-    let run: RunSection = section.resolve(&mut problems).unwrap();
+    let run: RunSection = section.resolve(&mut problems, RunSection::problems).unwrap();
     assert_eq!((run.seed, section.value), (3, json!({"seed": 3, "dir": "runs"})));
     let mut section = Section { path: "run".to_string(), value: json!({"seeed": 3}) };
-    assert_eq!(section.resolve::<RunSection>(&mut problems), None);
+    assert_eq!(section.resolve(&mut problems, RunSection::problems), None);
     assert_eq!(problems.to_string(), "run.seeed: unknown key; did you mean `seed`?");
 }
 

@@ -62,6 +62,36 @@ pub fn read_section<T: DeserializeOwned + JsonSchema>(
     }
 }
 
+/// Reads a section as [`read_section`] does, and notes what is wrong with its values, by key. Where some keys are wrong, the values of the
+/// others are looked at all the same, so that all mistakes are known at once.
+pub fn check_section<T: DeserializeOwned + JsonSchema>(
+    value: &Value,
+    path: &str,
+    problems: &mut Problems,
+    wrong_values: impl Fn(&T) -> Vec<(String, String)>,
+) -> Option<T> {
+    if let Some(section) = read_section::<T>(value, path, problems) {
+        problems.add_keys(path, wrong_values(&section));
+        return Some(section);
+    }
+    let mut rest = value.as_object()?.clone();
+    let is_wrong = |key: &str| {
+        let at = path::join(path, key);
+        problems.iter().any(|problem| path::is_within(&problem.path, &at))
+    };
+    // What the other keys mean depends on the kind.
+    if is_wrong("kind") {
+        return None;
+    }
+    rest.retain(|key, _| !is_wrong(key));
+    let section = T::deserialize(Value::Object(rest.clone())).ok()?;
+    // What is wrong with a key that is not given may be so only because it was taken out.
+    let is_given = |key: &str| rest.contains_key(key.split(['.', '[']).next().unwrap_or_default());
+    let found = wrong_values(&section).into_iter().filter(|(key, _)| is_given(key));
+    problems.add_keys(path, found);
+    None
+}
+
 /// The JSON schema of a type, without references.
 pub fn schema_of<T: JsonSchema>() -> Value {
     let settings = SchemaSettings::draft2020_12().with(|settings| {

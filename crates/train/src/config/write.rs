@@ -12,6 +12,16 @@ const SECRETS: [&str; 6] = ["url", "token", "secret", "password", "api_key", "au
 /// What is written instead.
 pub(super) const REDACTED: &str = "<redacted>";
 
+/// Whether something secret was left out of this value when it was recorded.
+pub(super) fn is_redacted(value: &Value) -> bool {
+    match value {
+        Value::String(text) => text == REDACTED,
+        Value::Array(list) => list.iter().any(is_redacted),
+        Value::Object(map) => map.values().any(is_redacted),
+        _ => false,
+    }
+}
+
 impl RunConfig {
     /// The configuration with defaults filled in: what is recorded and hashed. The order of the keys is fixed, data sets, optimizers
     /// and hooks are lists, nulls are left out, and secrets of hooks (a webhook's `url`) are `<redacted>`.
@@ -94,6 +104,11 @@ fn item(value: &Value) -> Item {
 
 fn table(map: &Map<String, Value>) -> Table {
     map.iter().map(|(key, value)| (key.as_str(), item(value))).collect()
+}
+
+/// A value as it stands behind `=` in a TOML file.
+pub fn toml_value(value: &Value) -> String {
+    inline(value).to_string()
 }
 
 fn inline(value: &Value) -> toml_edit::Value {

@@ -12,6 +12,7 @@ use crate::hooks::none_of;
 #[serde(default, deny_unknown_fields)]
 pub struct FreezeOptions {
     /// Names of parameters, or globs over them such as `transformer.h.0.*`.
+    #[schemars(extend("examples" = [["*.h.0.*"]]))]
     pub params: Vec<String>,
     /// They train from this epoch on, counted from 0; without it never.
     pub until_epoch: Option<u64>,

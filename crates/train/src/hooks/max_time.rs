@@ -20,6 +20,7 @@ pub struct Time(pub Duration);
 #[serde(deny_unknown_fields)]
 pub struct MaxTimeOptions {
     /// How long the run may train: seconds, or "1h30m", or "00:12:00:00".
+    #[schemars(extend("examples" = ["1h30m"]))]
     pub duration: Time,
 }
 

@@ -24,6 +24,11 @@ impl SecretUrl {
 
     /// The address, if it is one that may be used; else what is wrong with it, without a word of it.
     pub(super) fn parse(&self, allow_local: bool) -> Result<Url, String> {
+        if self.0 == "<redacted>" {
+            return Err("the address is secret and was left out when this file was recorded; write it in again, or give \
+                        `url_env`"
+                .to_string());
+        }
         let url = Url::parse(self.0.trim()).map_err(|error| format!("the address is not a URL: {error}"))?;
         match url.scheme() {
             "https" => {}

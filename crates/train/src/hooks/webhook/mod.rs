@@ -40,6 +40,7 @@ pub enum Notice {
 pub struct WebhookOptions {
     /// The environment variable that holds the address: better than `url`, as it stands in no file.
     #[serde(serialize_with = "variable_or_nothing")]
+    #[schemars(extend("examples" = ["CHAT_WEBHOOK_URL"]))]
     pub url_env: Option<String>,
     /// The address. It is never written anywhere but as `https://host/<redacted>`.
     pub url: Option<SecretUrl>,

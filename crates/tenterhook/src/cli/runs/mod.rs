@@ -1,0 +1,77 @@
+//! `tenterhook runs`: what runs left on the disk, and doing one again.
+
+mod compare;
+mod diff;
+mod list;
+mod rerun;
+mod show;
+mod summary;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use tenterhook_hooks::HookRegistry;
+use tenterhook_record::run::{self, RunDir};
+
+use super::Outcome;
+use super::error::CliError;
+use summary::Summary;
+
+/// Look at runs, compare them, do one again.
+///
+/// RUN is an id, a unique beginning of one, or a directory.
+#[derive(Args)]
+pub(super) struct RunsArgs {
+    #[command(subcommand)]
+    command: RunsCommand,
+}
+
+#[derive(Subcommand)]
+enum RunsCommand {
+    List(list::ListArgs),
+    Show(show::ShowArgs),
+    Diff(diff::DiffArgs),
+    Rerun(rerun::RerunArgs),
+}
+
+/// What all of these commands have.
+#[derive(Args)]
+struct Common {
+    /// The directory of all runs.
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs_dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Common {
+    /// The directory of a run, and what can be said about it.
+    fn open(&self, wanted: &str) -> Result<(RunDir, Summary), CliError> {
+        let dir = RunDir::open(&run::find(&self.runs_dir, wanted)?)?;
+        let summary = Summary::read(&dir)?;
+        Ok((dir, summary))
+    }
+}
+
+pub(super) fn run(args: &RunsArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
+    match &args.command {
+        RunsCommand::List(args) => list::run(args),
+        RunsCommand::Show(args) => show::run(args),
+        RunsCommand::Diff(args) => diff::run(args),
+        RunsCommand::Rerun(args) => rerun::run(args, registry),
+    }
+}
+
+/// The first characters of a digest, which are enough to tell few from each other.
+fn short(digest: &str) -> String {
+    super::output::printable(&digest.chars().take(8).collect::<String>())
+}
+
+/// A commit, and whether files differed from it.
+fn commit_in_words(commit: &str, dirty: Option<bool>) -> String {
+    match dirty {
+        Some(true) => format!("{commit} (with changes)"),
+        _ => commit.to_string(),
+    }
+}
