@@ -55,3 +55,11 @@ pub(crate) fn capture_args(model: &Path, tokens: &Path, out: &Path) -> Vec<Strin
     args.extend(points);
     args
 }
+
+/// How many rounds a campaign goes: few in the ordinary suite, many when `TENTERHOOK_CAMPAIGN=long` (`scripts/campaign` sets it).
+pub(crate) fn campaign(short: u64, long: u64) -> u64 {
+    match std::env::var("TENTERHOOK_CAMPAIGN").as_deref() {
+        Ok("long") => long,
+        _ => short,
+    }
+}
