@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-
+use tenterhook_hooks::Clock;
 use tenterhook_record::metrics::Number;
 
 use crate::data::Cursor;
@@ -26,10 +26,14 @@ pub(crate) struct Progress {
     /// How far the data has been read; its epoch is the run's.
     pub(crate) cursor: Cursor,
     pub(crate) stage: Stage,
+    /// The time that hooks are told until the next step begins.
+    pub(crate) clock: Clock,
     /// Whether the epoch is at its end, so that after a validation comes [`Stage::EpochEnd`].
     pub(crate) epoch_over: bool,
     /// At which step validation was last done.
     pub(crate) validated_at: Option<u64>,
+    /// Whether a hook asked for a validation that has not begun.
+    pub(crate) validation_asked: bool,
     pub(crate) tokens_seen: u64,
     /// The losses of this epoch's steps: their sum and number.
     pub(crate) loss_sum: Number,
@@ -45,6 +49,8 @@ pub(crate) struct Progress {
     pub(crate) stop: Option<Stop>,
     /// The last value of every metric.
     pub(crate) metrics: BTreeMap<String, Number>,
+    /// What hooks have published since the last row of the log.
+    pub(crate) published: BTreeMap<String, Number>,
     /// Whether a hook, or a save, has failed.
     pub(crate) degraded: bool,
     /// What hooks asked for and is done at the next safe place, in order.
@@ -99,8 +105,10 @@ impl Progress {
             step: 0,
             cursor,
             stage: Stage::EpochStart,
+            clock: Clock::default(),
             epoch_over: false,
             validated_at: None,
+            validation_asked: false,
             tokens_seen: 0,
             loss_sum: Number(0.0),
             loss_count: 0,
@@ -111,6 +119,7 @@ impl Progress {
             skipped: 0,
             stop: None,
             metrics: BTreeMap::new(),
+            published: BTreeMap::new(),
             degraded: false,
             waiting: Vec::new(),
             known: Vec::new(),

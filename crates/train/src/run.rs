@@ -44,10 +44,9 @@ pub struct Run {
 }
 
 impl Run {
-    /// A new run in a directory that was just made for it.
-    pub fn start(dir: RunDir, facts: &RunFacts) -> Result<Self, TrainError> {
-        let lock = dir.lock().map_err(record_error)?;
-        let record = RunRecord::new(dir.id());
+    /// A run from its beginning, in a directory where none has taken a step.
+    pub fn start(dir: RunDir, lock: RunLock, facts: &RunFacts) -> Result<Self, TrainError> {
+        let record = RunRecord::read(&dir).unwrap_or_else(|_| RunRecord::new(dir.id()));
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
         run.begin_attempt(facts, None, 0)?;
@@ -55,8 +54,13 @@ impl Run {
     }
 
     /// A run that goes on, in the same directory. The caller restores a checkpoint next.
-    pub fn resume(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
-        let lock = dir.lock().map_err(record_error)?;
+    pub fn resume(
+        dir: RunDir,
+        lock: RunLock,
+        facts: &RunFacts,
+        checkpoint: &str,
+        step: u64,
+    ) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).map_err(record_error)?;
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };

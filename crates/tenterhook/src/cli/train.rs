@@ -56,7 +56,13 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
     let runs = &plan.config.run.dir;
     let begun = match (&args.resume, &args.fork) {
-        (Some(run), _) => start.resume(&find_run(runs, run.as_deref(), plan.config.run.name.as_deref())?)?,
+        (Some(run), _) => {
+            let begun = start.resume(&find_run(runs, run.as_deref(), plan.config.run.name.as_deref())?)?;
+            if begun.resumed.is_none() {
+                output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
+            }
+            begun
+        }
         (None, Some(run)) => start.fork(&run::find(runs, run)?)?,
         (None, None) => start.new_one()?,
     };

@@ -72,7 +72,8 @@ impl Start<'_> {
     fn new_run(&self, facts: &RunFacts) -> Result<Run, BeginError> {
         let section = &self.plan.config.run;
         let dir = RunDir::create(&section.dir, section.name.as_deref())?;
-        Ok(Run::start(dir, facts)?)
+        let lock = dir.lock()?;
+        Ok(Run::start(dir, lock, facts)?)
     }
 
     /// A new run in a directory of its own.
@@ -82,14 +83,21 @@ impl Start<'_> {
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
     }
 
-    /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed.
+    /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed. A run that
+    /// was killed before its first checkpoint, and so before its first step, begins again.
     pub fn resume(&self, path: &Path) -> Result<Begun, BeginError> {
         let dir = RunDir::open(path)?;
+        let lock = dir.lock()?; // before anything is looked at: nobody adds a checkpoint meanwhile
+        if never_began(&dir)? {
+            let assembled = self.plan.assemble(self.registry, self.device)?;
+            let run = Run::start(dir, lock, &self.facts(&assembled))?;
+            return Ok(begun(assembled.trainer.with_run(run), None, Vec::new()));
+        }
         let (checkpoint, skipped) = newest(&dir)?;
         self.check_unchanged(&dir)?;
         let assembled = self.plan.assemble(self.registry, self.device)?;
         let step = checkpoint.step.unwrap_or(0);
-        let run = Run::resume(dir, &self.facts(&assembled), &checkpoint.name, step)?;
+        let run = Run::resume(dir, lock, &self.facts(&assembled), &checkpoint.name, step)?;
         put_aside(&skipped);
         let mut trainer = assembled.trainer.with_run(run);
         trainer.restore(&checkpoint.path)?;
@@ -132,6 +140,13 @@ fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(Checkpo
         skipped: skipped.into_iter().map(|(checkpoint, problem)| (checkpoint.name, problem)).collect(),
         trainer,
     }
+}
+
+/// Whether a run was killed before it had saved, let alone done, anything.
+fn never_began(dir: &RunDir) -> Result<bool, BeginError> {
+    let checkpoints = checkpoints::list(&dir.checkpoints()).map_err(TrainError::from)?;
+    let logged = std::fs::metadata(dir.metrics_path()).map_or(0, |about| about.len());
+    Ok(checkpoints.is_empty() && logged == 0)
 }
 
 /// The newest checkpoint that can be trusted, and the newer ones that cannot.

@@ -4,6 +4,10 @@
 
 mod bad_input;
 mod capture;
+mod killed;
 mod lab;
 mod points;
+mod resume;
+mod saved_beside;
 mod support;
+mod traces;

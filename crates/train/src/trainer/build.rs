@@ -194,7 +194,6 @@ impl Trainer {
             device,
             progress,
             state,
-            validation_asked: false,
             errors: Vec::new(),
             hook_options: BTreeMap::new(),
             whereabouts: Arc::new(Whereabouts::default()),

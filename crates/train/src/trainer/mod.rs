@@ -55,7 +55,6 @@ pub struct Trainer {
     state: TrainState,
     /// The events of this step.
     events: Events,
-    validation_asked: bool,
     errors: Vec<HookError>,
     /// The options of hooks that were made by a registry, for the record.
     hook_options: BTreeMap<String, Value>,
@@ -113,6 +112,7 @@ impl Trainer {
     fn start(&mut self) -> Result<(), TrainError> {
         self.state.status = RunStatus::Training;
         self.begin_events();
+        self.go_on_with_events();
         self.record_hooks()?;
         self.announce_resume()?;
         self.fire(Event::TrainStart)?;
@@ -251,7 +251,7 @@ impl Trainer {
                 Request::Unfreeze(names) => names.iter().for_each(|name| {
                     self.progress.frozen.remove(name);
                 }),
-                Request::Validate => self.validation_asked = true,
+                Request::Validate => self.progress.validation_asked = true,
                 Request::Save { name } => self.wait_for_place(hook, name, false),
                 Request::Remove { name } => self.wait_for_place(hook, Some(name), true),
             }

@@ -85,6 +85,15 @@ impl Trainer {
         written.into_result().map_err(TrainError::Save)
     }
 
+    /// Between two steps hooks are told the time of the last one, and what they published waits for the next row of the log.
+    pub(super) fn go_on_with_events(&mut self) {
+        if self.resumed_from.is_some() {
+            self.events.set_clock(self.progress.clock);
+            let published = std::mem::take(&mut self.progress.published);
+            published.into_iter().for_each(|(name, value)| self.events.log(name, value.0));
+        }
+    }
+
     pub(super) fn announce_resume(&mut self) -> Result<(), TrainError> {
         let Some((path, name)) = self.resumed_from.clone() else { return Ok(()) };
         let info = CheckpointInfo { path: &path, name: &name, step: self.progress.step, requested_by: &[] };
