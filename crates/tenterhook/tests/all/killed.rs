@@ -23,7 +23,7 @@ fn config(steps: u64, checkpoint_every: u64) -> String {
 }
 
 fn straight(config: &str) -> Traces {
-    let lab = Lab::with(config);
+    let lab = Lab::in_memory(config);
     lab.ok(&["train", "run.toml", "--quiet"]);
     traces_of(&lab)
 }
@@ -130,7 +130,7 @@ fn kill(lab: &Lab, mut child: Child, strike: &Strike) -> bool {
 
 /// Kills a run again and again, and lets it come to its end after so many kills. Returns how many kills hit a save.
 fn torment(config: &str, want: &Traces, steps: u64, kills: u64, drawn: Stream) -> u64 {
-    let lab = Lab::with(config);
+    let lab = Lab::in_memory(config);
     let (mut killed, mut attempts, mut in_saves) = (0, 0, 0);
     while killed < kills {
         attempts += 1;
@@ -188,7 +188,7 @@ fn p01_dead_at_any_point_of_a_save_a_run_goes_on_from_a_whole_checkpoint() {
     let (mut points, mut beyond) = (1, 8192);
     while beyond - points > 1 {
         let middle = (points + beyond) / 2;
-        match dies_at(&Lab::with(&config), middle) {
+        match dies_at(&Lab::in_memory(&config), middle) {
             true => points = middle,
             false => beyond = middle,
         }
@@ -199,7 +199,7 @@ fn p01_dead_at_any_point_of_a_save_a_run_goes_on_from_a_whole_checkpoint() {
     for i in 0..tried {
         // Spread over all points; in the long form every one.
         let n = 1 + i * points / tried;
-        let lab = Lab::with(&config);
+        let lab = Lab::in_memory(&config);
         assert!(dies_at(&lab, n), "{n} of {points}");
         deaths += 1;
         let began = lab.run_dir("tiny").exists() && check_disk(&lab, &format!("dead at {n}"));
@@ -220,18 +220,18 @@ fn p01_dead_at_any_point_of_a_save_a_run_goes_on_from_a_whole_checkpoint() {
 
 #[test]
 fn p01_a_run_killed_before_its_first_checkpoint_begins_again_and_says_so() {
-    let lab = Lab::with(&config(4, 2));
+    let lab = Lab::in_memory(&config(8, 2));
     assert!(dies_at(&lab, 8));
     assert!(!check_disk(&lab, "no checkpoint yet"));
     let ran = finish(&lab);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains("before its first checkpoint; it begins again"), "{}", ran.stderr);
-    check_steps(&lab, 4, "begun again");
+    check_steps(&lab, 8, "begun again");
 
     // With steps behind it, a run without a checkpoint is never begun again.
     std::fs::remove_dir_all(lab.run_dir("tiny").join("checkpoints")).unwrap();
     let ran = finish(&lab);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(ran.stderr.contains("no good checkpoint"), "{}", ran.stderr);
-    check_steps(&lab, 4, "as it was");
+    check_steps(&lab, 8, "as it was");
 }

@@ -78,6 +78,13 @@ impl Lab {
         lab
     }
 
+    /// The same in memory where the system has a directory for that: a campaign would spend its time waiting for the disk.
+    pub(crate) fn in_memory(config: &str) -> Self {
+        let lab = tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), |dir| Self { dir });
+        lab.write("run.toml", config);
+        lab
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }

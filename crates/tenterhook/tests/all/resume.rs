@@ -47,7 +47,7 @@ until_epoch = 1
 
 [[hooks]]
 kind = "gradient_monitor"
-log_every_n_batches = 3
+log_frequency = 3
 
 [[hooks]]
 kind = "json_log"
@@ -79,7 +79,7 @@ enum Moment {
     InsideWindow,
     Optimizer,
     BatchEnd,
-    Metrics,
+    Row,
     ValidationStart,
     ValidationBatch,
     ValidationEnd,
@@ -90,8 +90,7 @@ enum Moment {
 
 use Moment::*;
 
-const IN_A_STEP: [Moment; 7] =
-    [BatchStart, Forward, Backward, InsideWindow, Optimizer, BatchEnd, Moment::Metrics];
+const IN_A_STEP: [Moment; 7] = [BatchStart, Forward, Backward, InsideWindow, Optimizer, BatchEnd, Row];
 const BETWEEN_STEPS: [Moment; 6] =
     [ValidationStart, ValidationBatch, ValidationEnd, EpochEnd, EpochStart, Save];
 
@@ -195,7 +194,7 @@ impl Hook for Witness {
     fn on_metrics(&mut self, _row: &MetricsRow, cx: &mut Cx) -> HookResult {
         self.rows += 1;
         cx.log("witness/rows", self.rows as f64);
-        self.pass(Moment::Metrics, cx);
+        self.pass(Row, cx);
         Ok(())
     }
 
@@ -233,7 +232,7 @@ impl Theatre {
             Ok(Box::new(Witness { orders: given.clone(), rows: 0 }))
         };
         registry.register("witness", "Interrupts and testifies.", make).unwrap();
-        Self { lab: Lab::with(config), registry, orders }
+        Self { lab: Lab::in_memory(config), registry, orders }
     }
 
     /// Begins the run or goes on with it, until it is cut or over.

@@ -10,10 +10,10 @@ fn p08_saves_on_a_slow_disk_are_those_of_a_run_that_waits_for_them() {
     let steps = campaign(40, 500);
     let train = TINY.replace("steps = 40", &format!("steps = {steps}\nkeep_checkpoints = 10000"));
     let train = train.replace("checkpoint_every = 10", "checkpoint_every = 1");
-    let waiting = Lab::with(&format!("{train}{HOOKS}"));
+    let waiting = Lab::in_memory(&format!("{train}{HOOKS}"));
     waiting.ok(&["train", "run.toml", "--quiet"]);
 
-    let beside = Lab::with(&format!("{train}{HOOKS}"));
+    let beside = Lab::in_memory(&format!("{train}{HOOKS}"));
     let mut command =
         beside.command(&["train", "run.toml", "--quiet", "--set", "train.async_checkpoints=true"]);
     command.env("TENTERHOOK_FAULTS", "disk.*=sleep:1");

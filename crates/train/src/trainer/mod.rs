@@ -111,8 +111,9 @@ impl Trainer {
 
     fn start(&mut self) -> Result<(), TrainError> {
         self.state.status = RunStatus::Training;
-        self.begin_events();
-        self.go_on_with_events();
+        if self.resumed_from.is_none() {
+            self.begin_events();
+        }
         self.record_hooks()?;
         self.announce_resume()?;
         self.fire(Event::TrainStart)?;

@@ -45,6 +45,7 @@ impl Trainer {
             self.hooks.load_hook(saved).map_err(|error| unfit(format!("hook `{id}`: {error}")))?;
         }
         self.progress = state.progress;
+        self.restore_events();
         self.state.metrics =
             self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();
         if let (Some(run), Some(bytes)) = (&mut self.run, state.metrics_bytes) {
@@ -86,12 +87,11 @@ impl Trainer {
     }
 
     /// Between two steps hooks are told the time of the last one, and what they published waits for the next row of the log.
-    pub(super) fn go_on_with_events(&mut self) {
-        if self.resumed_from.is_some() {
-            self.events.set_clock(self.progress.clock);
-            let published = std::mem::take(&mut self.progress.published);
-            published.into_iter().for_each(|(name, value)| self.events.log(name, value.0));
-        }
+    fn restore_events(&mut self) {
+        self.begin_events();
+        self.events.set_clock(self.progress.clock);
+        let published = std::mem::take(&mut self.progress.published);
+        published.into_iter().for_each(|(name, value)| self.events.log(name, value.0));
     }
 
     pub(super) fn announce_resume(&mut self) -> Result<(), TrainError> {

@@ -306,6 +306,16 @@ impl Hook for Debug {
         }
         Ok(())
     }
+
+    /// The number that is logged. What was found and kept belongs to the attempt that wrote it down.
+    fn save_state(&self) -> HookResult<Option<serde_json::Value>> {
+        Ok(Some(self.found.into()))
+    }
+
+    fn load_state(&mut self, state: serde_json::Value) -> HookResult {
+        self.found = state.as_u64().ok_or("the saved state is not a number of findings")?;
+        Ok(())
+    }
 }
 
 impl HookManager {
@@ -412,6 +422,33 @@ mod tests {
         assert_eq!(mock.hooks().findings(&id)?.len(), 2);
         assert_eq!(mock.hooks().get_captured_states(&id)?.len(), 1);
         assert_eq!(mock.metric("debug/findings"), Some(3.0));
+        Ok(())
+    }
+
+    #[test]
+    fn p05_findings_are_counted_on_after_a_restart() -> HookResult {
+        let started = || -> HookResult<(Mock, String)> {
+            let mut mock = Mock::new(["p"])?;
+            let id = mock.attach(Debug::new(DebugOptions::new("p"))?)?;
+            Ok((mock, id))
+        };
+        let values = [1.0, f32::NAN, 2.0, f32::INFINITY, f32::NAN];
+        for cut in 0..=values.len() {
+            let (uncut, id) = started()?;
+            for value in &values[..cut] {
+                uncut.fire("p", &tensor(&[*value])?)?;
+            }
+            let (resumed, _) = started()?;
+            resumed.hooks().load_hook(uncut.hooks().save_hook(&id)?)?;
+            for value in &values[cut..] {
+                uncut.fire("p", &tensor(&[*value])?)?;
+                resumed.fire("p", &tensor(&[*value])?)?;
+                let found = resumed.metric("debug/findings");
+                assert_eq!(found, uncut.metric("debug/findings").filter(|_| found.is_some()), "{cut}");
+            }
+            let state = |mock: &Mock| mock.hooks().save_hook(&id).map(|saved| saved.state);
+            assert_eq!((state(&resumed)?, state(&uncut)?), (Some(3.into()), Some(3.into())), "{cut}");
+        }
         Ok(())
     }
 
