@@ -128,50 +128,76 @@ fn kill(lab: &Lab, mut child: Child, strike: &Strike) -> bool {
     true
 }
 
-/// Kills a run again and again, and lets it come to its end after so many kills. Returns how many kills hit a save.
-fn torment(config: &str, want: &Traces, steps: u64, kills: u64, drawn: Stream) -> u64 {
-    let lab = Lab::in_memory(config);
-    let (mut killed, mut attempts, mut in_saves) = (0, 0, 0);
-    while killed < kills {
-        attempts += 1;
-        let context = format!("{drawn:?}, attempt {attempts}");
-        // A slow disk, so that many kills hit a save.
-        let child = start(&lab, "disk.*=sleep:1");
-        let strike = match attempts % 2 {
-            0 => Strike::After(Duration::from_micros(drawn.below(attempts, 400_000))),
-            _ => Strike::InASave(Duration::from_micros(drawn.below(attempts, 40_000))),
-        };
-        if !kill(&lab, child, &strike) {
-            break; // it was quicker
-        }
-        killed += 1;
-        if lab.run_dir("tiny").exists() {
-            check_disk(&lab, &context);
-            in_saves += u64::from(!leftovers(&lab).is_empty());
-        }
+/// A run that is to be killed.
+struct Victim {
+    config: String,
+    steps: u64,
+    faults: &'static str,
+    /// How long an attempt may live, in microseconds.
+    life: u64,
+    /// What it leaves when nobody kills it.
+    want: Traces,
+}
+
+impl Victim {
+    fn new(steps: u64, checkpoint_every: u64, faults: &'static str, life: u64) -> Self {
+        let config = config(steps, checkpoint_every);
+        Self { want: straight(&config), config, steps, faults, life }
     }
-    let ran = finish(&lab);
-    let context = format!("{drawn:?}, {killed} kills");
-    assert_eq!(ran.code, Some(0), "{context}: {}{}", ran.stdout, ran.stderr);
-    assert_eq!(leftovers(&lab), Vec::<PathBuf>::new(), "{context}");
-    check_disk(&lab, &context);
-    check_steps(&lab, steps, &context);
-    assert_same(&traces_of(&lab), want, &context);
-    println!("p01: {killed} kills, {in_saves} of them in a save: every trace as without");
-    killed
+
+    /// So many kills, a few dozen of each run, every one of which then comes to its end.
+    fn kill(&self, goal: u64, drawn: Stream) {
+        let (mut killed, mut in_saves, mut runs) = (0, 0, 0);
+        while killed < goal {
+            let (kills, saves) = self.kill_one((goal - killed).min(34), drawn.at(runs));
+            (killed, in_saves, runs) = (killed + kills, in_saves + saves, runs + 1);
+        }
+        println!(
+            "p01, p38: {killed} kills, {in_saves} of them in a save, in {runs} runs: every trace as without"
+        );
+    }
+
+    /// Kills a run again and again, then lets it come to its end. Returns how many kills there were, and how many hit a save.
+    fn kill_one(&self, most: u64, drawn: Stream) -> (u64, u64) {
+        let lab = Lab::in_memory(&self.config);
+        let (mut killed, mut in_saves) = (0, 0);
+        while killed < most {
+            let child = start(&lab, self.faults);
+            let strike = match killed % 2 {
+                0 => Strike::After(Duration::from_micros(drawn.below(killed, self.life))),
+                _ => Strike::InASave(Duration::from_micros(drawn.below(killed, self.life / 10))),
+            };
+            if !kill(&lab, child, &strike) {
+                break; // it was quicker
+            }
+            killed += 1;
+            if lab.run_dir("tiny").exists() {
+                check_disk(&lab, &format!("{drawn:?}, kill {killed}"));
+                in_saves += u64::from(!leftovers(&lab).is_empty());
+            }
+        }
+        let (ran, context) = (finish(&lab), format!("{drawn:?}, {killed} kills"));
+        assert_eq!(ran.code, Some(0), "{context}: {}{}", ran.stdout, ran.stderr);
+        assert_eq!(leftovers(&lab), Vec::<PathBuf>::new(), "{context}");
+        check_disk(&lab, &context);
+        check_steps(&lab, self.steps, &context);
+        assert_same(&traces_of(&lab), &self.want, &context);
+        (killed, in_saves)
+    }
 }
 
 #[test]
-fn p01_p38_killed_at_any_moment_a_run_goes_on_from_a_whole_checkpoint() {
-    let config = config(40, 1);
-    let want = straight(&config);
-    let (goal, drawn) = (campaign(100, 1000), Stream::new(1).named("kills"));
-    let (mut kills, mut round) = (0, 0);
-    while kills < goal {
-        kills += torment(&config, &want, 40, (goal - kills).min(34), drawn.at(round));
-        round += 1;
-    }
-    println!("p01, p38: {kills} kills in {round} runs");
+fn p01_killed_at_any_moment_a_run_goes_on_from_a_whole_checkpoint() {
+    // A slow disk, so that many kills hit a save.
+    let victim = Victim::new(40, 1, "disk.*=sleep:1", 400_000);
+    victim.kill(campaign(80, 1000), Stream::new(1).named("kills"));
+}
+
+/// With few checkpoints, so that much of the log has to be written again.
+#[test]
+fn p38_killed_at_any_moment_a_log_has_whole_lines_and_no_step_twice() {
+    let victim = Victim::new(240, 30, "", 120_000);
+    victim.kill(campaign(40, 1000), Stream::new(38).named("kills"));
 }
 
 /// A run that dies at its n-th touch of the disk; `false` when there are not so many.
@@ -194,10 +220,10 @@ fn p01_dead_at_any_point_of_a_save_a_run_goes_on_from_a_whole_checkpoint() {
         }
     }
     assert!(points >= 25, "only {points} points");
-    let (tried, drawn) = (campaign(30, points), Stream::new(2).named("points"));
+    let (tried, drawn) = (campaign(30, 3 * points), Stream::new(2).named("points"));
     let mut deaths = 0;
     for i in 0..tried {
-        // Spread over all points; in the long form every one.
+        // Spread over all points; in the long form every one, three times.
         let n = 1 + i * points / tried;
         let lab = Lab::in_memory(&config);
         assert!(dies_at(&lab, n), "{n} of {points}");

@@ -1,7 +1,8 @@
 //! The binary, as a user runs it.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
+mod after_the_end;
 mod bad_input;
 mod capture;
 mod killed;

@@ -21,7 +21,7 @@ pub(crate) const HOOKS: &str = r#"
 [[hooks]]
 kind = "early_stopping"
 monitor = "val/loss"
-patience = 50
+patience = 1000
 
 [[hooks]]
 kind = "model_checkpoint"

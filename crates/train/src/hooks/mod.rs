@@ -140,7 +140,7 @@ mod tests {
         assert!(register_all(&mut registry).is_err(), "a name that is taken");
     }
 
-    /// These have tests of their own for it: they write files, print, send messages, or go by the clock.
+    /// These write files, send messages or go by the clock, and have tests of their own for it; or they only print.
     const ELSEWHERE: [&str; 8] = [
         "console_log",
         "csv_log",
