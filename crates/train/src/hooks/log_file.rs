@@ -94,7 +94,10 @@ impl LogFile {
     pub(super) fn close(&mut self) -> HookResult {
         match self.open.take() {
             Some((file, path)) => {
-                file.sync_data().map_err(|error| format!("{}: {error}", path.display()).into())
+                let synced = file.sync_data();
+                // Closing it is not enough: a process that is just being started has it open as well, for a moment.
+                let _ = file.unlock();
+                synced.map_err(|error| format!("{}: {error}", path.display()).into())
             }
             None => Ok(()),
         }
