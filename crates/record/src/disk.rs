@@ -75,6 +75,17 @@ impl DiskFile {
         Ok(())
     }
 
+    /// The same open file once more, as a process that is started has it.
+    #[cfg(test)]
+    pub(crate) fn duplicate(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Gives the system's lock back.
+    pub fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
     /// The file's length.
     pub fn bytes(&self) -> io::Result<u64> {
         self.file.metadata().map(|about| about.len())

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-
+use tenterhook_hooks::Clock;
 use tenterhook_record::metrics::Number;
 use tenterhook_record::name::check_run_name;
 
@@ -29,8 +29,12 @@ pub(crate) struct Progress {
     pub(crate) stage: Stage,
     /// What comes after [`Stage::Validate`].
     pub(crate) after_validation: Stage,
+    /// The time that hooks are told until the next step begins.
+    pub(crate) clock: Clock,
     /// At which step validation was last done.
     pub(crate) validated_at: Option<u64>,
+    /// Whether a hook asked for a validation that has not begun.
+    pub(crate) validation_asked: bool,
     pub(crate) tokens_seen: u64,
     /// The losses of this epoch's steps: their sum and number.
     pub(crate) loss_sum: Number,
@@ -46,6 +50,8 @@ pub(crate) struct Progress {
     pub(crate) stop: Option<Stop>,
     /// The last value of every metric.
     pub(crate) metrics: BTreeMap<String, Number>,
+    /// What hooks have published since the last row of the log.
+    pub(crate) published: BTreeMap<String, Number>,
     /// Whether a hook, or a save, has failed.
     pub(crate) degraded: bool,
     /// What hooks asked for and is done at the next safe place, in order.
@@ -101,7 +107,9 @@ impl Progress {
             cursor,
             stage: Stage::EpochStart,
             after_validation: Stage::EpochStart,
+            clock: Clock::default(),
             validated_at: None,
+            validation_asked: false,
             tokens_seen: 0,
             loss_sum: Number(0.0),
             loss_count: 0,
@@ -112,6 +120,7 @@ impl Progress {
             skipped: 0,
             stop: None,
             metrics: BTreeMap::new(),
+            published: BTreeMap::new(),
             degraded: false,
             waiting: Vec::new(),
             known: Vec::new(),

@@ -55,24 +55,30 @@ pub struct Run {
 }
 
 impl Run {
-    /// A new run in a directory that was just made for it.
-    pub fn start(dir: RunDir, facts: &RunFacts) -> Result<Self, TrainError> {
-        Self::start_from(dir, facts, None, 0)
+    /// A run from its beginning, in a directory where none has taken a step.
+    pub fn start(dir: RunDir, lock: RunLock, facts: &RunFacts) -> Result<Self, TrainError> {
+        Self::start_from(dir, lock, facts, None, 0)
     }
 
     /// The same for a run that begins with a checkpoint of its parent.
-    pub fn fork(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
-        Self::start_from(dir, facts, Some(checkpoint.to_string()), step)
+    pub fn fork(
+        dir: RunDir,
+        lock: RunLock,
+        facts: &RunFacts,
+        checkpoint: &str,
+        step: u64,
+    ) -> Result<Self, TrainError> {
+        Self::start_from(dir, lock, facts, Some(checkpoint.to_string()), step)
     }
 
     fn start_from(
         dir: RunDir,
+        lock: RunLock,
         facts: &RunFacts,
         checkpoint: Option<String>,
         step: u64,
     ) -> Result<Self, TrainError> {
-        let lock = dir.lock().map_err(record_error)?;
-        let record = RunRecord::new(dir.id());
+        let record = RunRecord::read(&dir).unwrap_or_else(|_| RunRecord::new(dir.id()));
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
         run.begin_attempt(facts, checkpoint, step)?;

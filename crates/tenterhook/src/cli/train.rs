@@ -59,7 +59,13 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
     let args_given = std::env::args().collect();
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
     let begun = match (&args.resume, &args.fork) {
-        (Some(run), _) => start.resume(&find_run(&plan, run.as_deref())?)?,
+        (Some(run), _) => {
+            let begun = start.resume(&find_run(&plan, run.as_deref())?)?;
+            if begun.resumed.is_none() {
+                output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
+            }
+            begun
+        }
         (None, Some(run)) => start.fork(&run::find(&plan.config.run.dir, run)?)?,
         (None, None) => start.new_one()?,
     };

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
 use tenterhook_record::disk;
-use tenterhook_record::run::{self, RunDir, RunError, RunRecord};
+use tenterhook_record::run::{self, RunDir, RunError, RunLock, RunRecord};
 use tenterhook_train::config::{Problems, differences, redacted_args};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
 
@@ -109,16 +109,16 @@ impl Start<'_> {
     }
 
     /// Begins a run in a directory of its own.
-    fn in_new_dir(&self, begin: impl FnOnce(RunDir) -> Result<Run, TrainError>) -> Result<Run, BeginError> {
+    fn in_new_dir(&self, begin: impl FnOnce(RunDir, RunLock) -> Result<Run, TrainError>) -> Result<Run, BeginError> {
         let section = &self.plan.config.run;
         let dir = RunDir::create(&section.dir, section.name.as_deref())?;
         let path = dir.path().to_path_buf();
-        let begun = begin(dir);
+        let begun = dir.lock().map_err(BeginError::from).and_then(|lock| Ok(begin(dir, lock)?));
         if begun.is_err() {
             // It was made a moment ago and holds nothing; its name is free for the next try, if the disk lets us.
             let _ = disk::remove_dir_all(&path);
         }
-        Ok(begun?)
+        begun
     }
 
     /// A new run in a directory of its own.
@@ -128,7 +128,7 @@ impl Start<'_> {
     }
 
     fn from_scratch(&self, assembled: Assembled) -> Result<Begun, BeginError> {
-        let run = self.in_new_dir(|dir| Run::start(dir, &self.facts(&assembled)))?;
+        let run = self.in_new_dir(|dir, lock| Run::start(dir, lock, &self.facts(&assembled)))?;
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
     }
 
@@ -149,10 +149,16 @@ impl Start<'_> {
         }
     }
 
-    /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed.
+    /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed. A run that
+    /// was killed before its first checkpoint, and so before its first step, begins again.
     pub fn resume(&self, path: &Path) -> Result<Begun, BeginError> {
         let dir = RunDir::open(path)?;
         let lock = dir.lock()?; // before anything is looked at: nobody adds a checkpoint meanwhile
+        if never_began(&dir)? {
+            let assembled = self.plan.assemble(self.registry, self.device)?;
+            let run = Run::start(dir, lock, &self.facts(&assembled))?;
+            return Ok(begun(assembled.trainer.with_run(run), None, Vec::new()));
+        }
         self.check_unchanged(&dir)?;
         let mut assembled = self.plan.assemble(self.registry, self.device)?;
         let (checkpoint, skipped) = newest_checkpoint(&dir, |path| assembled.trainer.restore(path))?;
@@ -181,7 +187,7 @@ impl Start<'_> {
         let parent = self.parent.clone().or(Some(origin.run_id.clone()));
         let facts = RunFacts { parent, ..self.facts(&assembled) };
         let step = origin.checkpoint.step.unwrap_or(0);
-        let run = self.in_new_dir(|dir| Run::fork(dir, &facts, &origin.to_string(), step))?;
+        let run = self.in_new_dir(|dir, lock| Run::fork(dir, lock, &facts, &origin.to_string(), step))?;
         let from = (origin.checkpoint.name.clone(), step);
         Ok(begun(assembled.trainer.with_run(run), Some(from), skipped))
     }
@@ -208,6 +214,13 @@ fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(Checkpo
         skipped: skipped.into_iter().map(|(checkpoint, problem)| (checkpoint.name, problem)).collect(),
         trainer,
     }
+}
+
+/// Whether a run was killed before it had saved, let alone done, anything.
+fn never_began(dir: &RunDir) -> Result<bool, BeginError> {
+    let checkpoints = checkpoints::list(&dir.checkpoints()).map_err(TrainError::from)?;
+    let logged = std::fs::metadata(dir.metrics_path()).map_or(0, |about| about.len());
+    Ok(checkpoints.is_empty() && logged == 0)
 }
 
 /// The newest checkpoint that can be trusted and restored, and the newer ones that cannot.

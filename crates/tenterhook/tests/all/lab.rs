@@ -8,6 +8,7 @@ use serde_json::Value;
 use tenterhook::record::checkpoints;
 
 use crate::support::Ran;
+use crate::traces::{Traces, files_of, timeless, traces_of};
 
 /// A run that takes a fraction of a second: 40 steps, with dropout, two loaders, accumulation, validation and checkpoints.
 pub(crate) const TINY: &str = r#"
@@ -102,6 +103,13 @@ impl Lab {
         files
     }
 
+    /// The same in memory where the system has a directory for that: a campaign would spend its time waiting for the disk.
+    pub(crate) fn in_memory(config: &str) -> Self {
+        let lab = tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), |dir| Self { dir });
+        lab.write("run.toml", config);
+        lab
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -144,7 +152,7 @@ impl Lab {
     /// The lines of `metrics.jsonl` without times: what two runs of the same must have in common.
     pub(crate) fn metrics(&self, run: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.run_dir(run).join("metrics.jsonl")).unwrap();
-        text.lines().map(|line| without_times(serde_json::from_str(line).unwrap())).collect()
+        text.lines().map(|line| timeless(serde_json::from_str(line).unwrap())).collect()
     }
 
     /// The newest good checkpoint.
@@ -166,6 +174,11 @@ impl Lab {
     pub(crate) fn digest(&self, run: &str) -> Vec<(String, blake3::Hash)> {
         digest_of(&self.checkpoint(run))
     }
+
+    /// Everything a run leaves behind.
+    pub(crate) fn traces(&self, run: &str) -> Traces {
+        traces_of(&self.run_dir(run))
+    }
 }
 
 fn copy_dir(from: &Path, to: &Path) {
@@ -182,39 +195,10 @@ fn copy_dir(from: &Path, to: &Path) {
     }
 }
 
-/// The digests of a checkpoint's files; of `state.json` without what differs from run to run: ids and lengths of logs with times.
+/// The digests of a checkpoint's files; of `state.json` without what differs from run to run.
 pub(crate) fn digest_of(checkpoint: &Path) -> Vec<(String, blake3::Hash)> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(checkpoint).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() || name == "manifest.json" {
-            continue;
-        }
-        let mut bytes = fs::read(&path).unwrap();
-        if name == "state.json" {
-            let mut state: Value = serde_json::from_slice(&bytes).unwrap();
-            for key in ["run_id", "metrics_bytes"] {
-                state[key] = Value::Null;
-            }
-            for hook in state["hooks"].as_array_mut().into_iter().flatten() {
-                if let Some(position) = hook.pointer_mut("/state/position") {
-                    *position = Value::Null;
-                }
-            }
-            bytes = state.to_string().into_bytes();
-        }
-        files.push((name, blake3::hash(&bytes)));
-    }
-    files.sort_by(|a, b| a.0.cmp(&b.0));
-    files
-}
-
-fn without_times(mut row: Value) -> Value {
-    if let Some(row) = row.as_object_mut() {
-        row.retain(|name, _| name != "time" && !name.starts_with("time/"));
-    }
-    row
+    let digest = |(name, contents): (String, String)| (name, blake3::hash(contents.as_bytes()));
+    files_of(checkpoint).into_iter().map(digest).collect()
 }
 
 #[test]

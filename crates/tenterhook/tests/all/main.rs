@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 // Faults exist in debug builds only, and so do the tests that need them.
+mod after_the_end;
 mod bad_input;
 mod capture;
 mod damage_campaign;
@@ -26,6 +27,7 @@ mod grad_coverage;
 mod hangs;
 mod here;
 mod hooks_config;
+mod killed;
 mod lab;
 mod loaders;
 mod non_finite;
@@ -37,14 +39,17 @@ mod points;
 mod receiver;
 mod recorder;
 mod requests;
+mod resume;
 mod run_length;
 #[cfg(debug_assertions)]
 mod running;
+mod saved_beside;
 mod secrets;
 #[cfg(debug_assertions)]
 mod signals;
 mod small;
 mod support;
 mod threads;
+mod traces;
 mod update_hooks;
 mod watching;

@@ -1,7 +1,7 @@
 //! Running the binary.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output};
 
 /// What a command did.
 pub(crate) struct Ran {
@@ -13,7 +13,15 @@ pub(crate) struct Ran {
 impl Ran {
     /// Runs a command to its end.
     pub(crate) fn of(mut command: Command) -> Self {
-        let output = command.output().unwrap();
+        Self::told(command.output().unwrap())
+    }
+
+    /// Waits for the end of a command that was started with its output piped.
+    pub(crate) fn of_child(child: Child) -> Self {
+        Self::told(child.wait_with_output().unwrap())
+    }
+
+    fn told(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::problems::{Line, Lines, Problem, Problems};
-use super::write::REDACTED;
 use super::{json, overrides, toml};
 
 /// A larger file is not a configuration.

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_anywhere_the_file_is_that_of_an_uncut_run() {
+    fn p05_cut_anywhere_the_file_is_that_of_an_uncut_run() {
         let whole = tempfile::tempdir().unwrap();
         let mut uncut = trainer(whole.path(), CsvLogOptions::default());
         uncut.fire(Event::TrainStart).unwrap();

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_run_stays_stopped() -> HookResult {
+    fn p05_a_stopped_run_stays_stopped() -> HookResult {
         let mut first = MockTrainer::new();
         let id = first.attach(hook(json!({"patience": 1})))?;
         for loss in [1.0, 2.0] {
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_survive_a_restart(acts in acts(), cut in 0..40usize, patience in 1..5u64, epochs: bool) {
+        fn p05_decisions_survive_a_restart(acts in acts(), cut in 0..40usize, patience in 1..5u64, epochs: bool) {
             let monitor = if epochs { "loss" } else { "val/loss" };
             let options = json!({
                 "patience": patience, "check_on_train_epoch_end": epochs, "monitor": monitor, "min_delta": 0.25, "strict": false,

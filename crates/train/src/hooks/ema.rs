@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn averages_survive_a_restart(acts in acts(), cut in 0..40usize, start_step in 0..5u64) {
+        fn p05_averages_survive_a_restart(acts in acts(), cut in 0..40usize, start_step in 0..5u64) {
             let options = json!({"decay": 0.9, "start_step": start_step});
             assert_resumes(|| Box::new(Ema::new(options_of(&options)).unwrap()), &acts, cut);
         }

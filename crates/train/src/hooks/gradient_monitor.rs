@@ -354,7 +354,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_it_says_survives_a_restart(acts in acts(), cut in 0..40usize) {
+        fn p05_what_it_says_survives_a_restart(acts in acts(), cut in 0..40usize) {
             let options = json!({"log_frequency": 2, "log_histogram": true, "percentiles": [10]});
             assert_resumes(|| Box::new(hook(options.clone())), &acts, cut);
         }

@@ -112,7 +112,10 @@ impl LogFile {
     /// Closes the file once everything is on the disk.
     pub(super) fn close(&mut self) -> HookResult {
         let synced = self.sync();
-        self.open = None;
+        if let Some((file, _)) = self.open.take() {
+            // Closing it is not enough: a process that is just being started has it open as well, for a moment.
+            let _ = file.unlock();
+        }
         synced
     }
 

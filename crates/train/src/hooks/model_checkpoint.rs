@@ -446,7 +446,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_survive_a_restart(
+        fn p05_decisions_survive_a_restart(
             acts in acts(), cut in 0..40usize, top in -1..4i64, last: bool, epochs: bool,
             steps in prop::option::of(1..4u64), monitor in prop::option::of(prop::sample::select(vec!["loss", "val/loss"])),
         ) {

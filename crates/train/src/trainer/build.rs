@@ -207,7 +207,6 @@ impl Trainer {
             device,
             progress,
             state,
-            validation_asked: false,
             errors: Vec::new(),
             hook_options: BTreeMap::new(),
             usual_hooks: Vec::new(),

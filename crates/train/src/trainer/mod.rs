@@ -56,7 +56,6 @@ pub struct Trainer {
     state: TrainState,
     /// The events of this step.
     events: Events,
-    validation_asked: bool,
     errors: Vec<HookError>,
     /// The options of hooks that were made by a registry, for the record.
     hook_options: BTreeMap<String, Value>,
@@ -123,7 +122,9 @@ impl Trainer {
 
     fn start(&mut self) -> Result<(), TrainError> {
         self.state.status = RunStatus::Training;
-        self.begin_events();
+        if self.resumed_from.is_none() {
+            self.begin_events();
+        }
         self.record_hooks()?;
         self.announce_resume()?;
         self.fire(Event::TrainStart)?;
@@ -201,7 +202,7 @@ impl Trainer {
             told = self.fire(Event::Exception(&error.to_string()));
         }
         told = told.and(self.fire(Event::TrainEnd(self.state.status)));
-        if std::mem::take(&mut self.validation_asked) && result.is_ok() {
+        if std::mem::take(&mut self.progress.validation_asked) && result.is_ok() {
             tracing::warn!("a hook asked for a validation when the run was over: there is none");
         }
         let result = result.and_then(|status| {
@@ -272,7 +273,7 @@ impl Trainer {
                 Request::Unfreeze(names) => names.iter().for_each(|name| {
                     self.progress.frozen.remove(name);
                 }),
-                Request::Validate => self.validation_asked = true,
+                Request::Validate => self.progress.validation_asked = true,
                 Request::Save { name } => self.wait_for_place(hook, name, false),
                 Request::Remove { name } => self.wait_for_place(hook, Some(name), true),
             }

@@ -4,12 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use tenterhook_hooks::{CheckpointInfo, Event, RunStatus, SavedHook};
-use tenterhook_record::checkpoints;
+use tenterhook_record::checkpoints::{self, CheckpointError, Manifest};
 use tenterhook_record::fault;
+use tenterhook_record::metrics::Number;
 use tenterhook_record::name::file_safe;
 
 use super::Trainer;
-use crate::checkpoint::{Saver, Snapshot, State, Weights};
+use crate::checkpoint::{Saver, Snapshot, State, Weights, is_interim};
 use crate::config::OnCheckpointFailure;
 use crate::error::TrainError;
 use crate::progress::{Place, Progress, Stage};
@@ -47,7 +48,7 @@ impl Trainer {
         if matches!(self.progress.stage, Stage::Validate | Stage::EpochEnd) {
             return Ok(());
         }
-        if self.validation_asked && self.validation_is_due(false) {
+        if self.progress.validation_asked && self.validation_is_due(false) {
             self.go_to(self.progress.stage, true);
             return Ok(());
         }
@@ -85,19 +86,12 @@ impl Trainer {
             return Ok(());
         }
         self.drain_saves()?;
+        if status == RunStatus::Interrupted {
+            return self.save_interim();
+        }
         self.leaving = true;
-        if let Some(moment) = self.before_validation.take() {
-            // Validation was cut short: it will be done again, by hooks that know nothing of this one.
-            self.progress = moment.progress.clone();
-            self.progress.place = Place::default();
-            self.plan_own_save();
-            let snapshot = self.snapshot_of(Moment { progress: self.progress.clone(), ..moment })?;
-            return self.carry_out_now(snapshot);
-        }
         self.progress.place = Place::default();
-        if status != RunStatus::Interrupted {
-            self.progress.plan_waiting();
-        }
+        self.progress.plan_waiting();
         if !self.progress.has_own_save() {
             self.plan_own_save();
         }
@@ -122,14 +116,31 @@ impl Trainer {
 
     /// The run is about to fail, and everything up to this step is good.
     pub(super) fn save_before_failure(&mut self) -> Result<(), TrainError> {
-        if self.run.is_none() || self.progress.has_own_save() {
+        if self.run.is_none() {
             return Ok(());
         }
         self.drain_saves()?;
-        self.progress.place = Place::default();
-        self.plan_own_save();
-        let snapshot = self.snapshot()?;
-        self.carry_out_now(snapshot)
+        self.save_interim()
+    }
+
+    /// Saves where the run stands because it is cut off here, unless a checkpoint of this step is there already. An interim checkpoint is
+    /// none that the run knows of, and goes when the next one is there: a run that was cut off ends up with the checkpoints of one that
+    /// was not.
+    fn save_interim(&mut self) -> Result<(), TrainError> {
+        self.leaving = true;
+        let cut_short = self.before_validation.take();
+        if self.progress.known.iter().any(|known| known.step == self.progress.step) {
+            return Ok(());
+        }
+        // A validation that was cut short will be done again, by hooks that know nothing of this one.
+        let moment = cut_short.map_or_else(|| self.moment(), Ok)?;
+        self.progress = moment.progress.clone();
+        let progress = Progress { place: Place::default(), ..moment.progress.clone() };
+        let snapshot = self.snapshot_of(Moment { progress, ..moment })?;
+        self.enter(Phase::Save)?;
+        self.sync_metrics()?;
+        let written = write_interim(&snapshot, &self.checkpoints_dir());
+        self.announce(written)
     }
 
     fn plan_own_save(&mut self) {
@@ -142,8 +153,11 @@ impl Trainer {
         let ids = self.hooks.list_hooks().into_iter().map(|hook| hook.id);
         let hooks = ids.map(|id| self.hooks.save_hook(&id).map_err(|error| format!("hook `{id}`: {error}")));
         let hooks = hooks.collect::<Result<Vec<_>, _>>().map_err(TrainError::Save)?;
+        let published = self.events.metrics().into_iter().filter(|(name, _)| !name.starts_with("time/"));
+        let published = published.map(|(name, value)| (name, Number(value))).collect();
+        let progress = Progress { clock: self.events.clock(), published, ..self.progress.clone() };
         let metrics_bytes = self.run.as_ref().map(|run| run.metrics_bytes());
-        Ok(Moment { progress: self.progress.clone(), hooks, metrics_bytes })
+        Ok(Moment { progress, hooks, metrics_bytes })
     }
 
     pub(super) fn snapshot(&self) -> Result<Snapshot, TrainError> {
@@ -281,20 +295,47 @@ impl Trainer {
 /// Writes what is missing, then removes what nobody wants: never the other way round.
 pub(super) fn write(snapshot: &Snapshot, dir: &Path) -> Written {
     let place = snapshot.state.progress.place.clone();
-    let work = || -> Result<(), String> {
+    let work = || -> Result<(), CheckpointError> {
         for name in &place.saves {
-            if checkpoints::Manifest::read(&dir.join(name)).is_err() {
-                snapshot.write(dir, name).map_err(|error| error.to_string())?;
+            if Manifest::read(&dir.join(name)).is_err() {
+                snapshot.write(dir, name)?;
             }
         }
-        for name in place.removes.iter().filter(|name| dir.join(name).exists()) {
-            if let Err(error) = checkpoints::remove(&dir.join(name)) {
-                tracing::warn!("checkpoint {name} could not be removed: {error}");
-            }
-        }
+        let interim = if place.saves.is_empty() { Vec::new() } else { interim_ones(dir)? };
+        let named = place.removes.iter().map(|name| dir.join(name)).filter(|path| path.exists());
+        named.chain(interim).for_each(|path| remove(&path));
         Ok(())
     };
-    let result =
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the writer panicked".to_string()));
+    guarded(snapshot, place.clone(), work)
+}
+
+/// Writes a checkpoint of a run that is cut off, in place of an older one.
+fn write_interim(snapshot: &Snapshot, dir: &Path) -> Written {
+    let name = format!("{}-interim", snapshot.state.progress.usual_name());
+    let work = || {
+        let older = interim_ones(dir)?;
+        snapshot.write_interim(dir, &name)?;
+        older.iter().for_each(|path| remove(path));
+        Ok(())
+    };
+    guarded(snapshot, Place { saves: vec![name.clone()], removes: Vec::new() }, work)
+}
+
+fn guarded(snapshot: &Snapshot, place: Place, work: impl FnOnce() -> Result<(), CheckpointError>) -> Written {
+    let result = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the writer panicked".to_string()),
+    };
     Written { step: snapshot.state.progress.step, place, result }
+}
+
+fn interim_ones(dir: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let is_interim = |path: &PathBuf| Manifest::read(path).is_ok_and(|manifest| is_interim(&manifest));
+    Ok(checkpoints::list(dir)?.into_iter().map(|one| one.path).filter(is_interim).collect())
+}
+
+fn remove(checkpoint: &Path) {
+    if let Err(error) = checkpoints::remove(checkpoint) {
+        tracing::warn!("checkpoint {} could not be removed: {error}", checkpoint.display());
+    }
 }

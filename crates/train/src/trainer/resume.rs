@@ -72,6 +72,7 @@ impl Trainer {
         }
         self.progress = state.progress;
         self.metrics_to_keep = state.metrics_bytes;
+        self.restore_events();
         self.state.metrics =
             self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();
         let name = checkpoint.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -107,6 +108,14 @@ impl Trainer {
         }
         let written = write(&self.snapshot()?, &self.checkpoints_dir());
         written.into_result().map_err(TrainError::Save)
+    }
+
+    /// Between two steps hooks are told the time of the last one, and what they published waits for the next row of the log.
+    fn restore_events(&mut self) {
+        self.begin_events();
+        self.events.set_clock(self.progress.clock);
+        let published = std::mem::take(&mut self.progress.published);
+        published.into_iter().for_each(|(name, value)| self.events.log(name, value.0));
     }
 
     pub(super) fn announce_resume(&mut self) -> Result<(), TrainError> {

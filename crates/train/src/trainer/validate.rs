@@ -13,7 +13,7 @@ use crate::watchdog::Phase;
 
 impl Trainer {
     pub(super) fn validation_is_due(&mut self, epoch_over: bool) -> bool {
-        let asked = std::mem::take(&mut self.validation_asked);
+        let asked = std::mem::take(&mut self.progress.validation_asked);
         if self.validation.is_empty() {
             return false;
         }

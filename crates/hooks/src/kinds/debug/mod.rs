@@ -426,6 +426,33 @@ mod tests {
     }
 
     #[test]
+    fn p05_findings_are_counted_on_after_a_restart() -> HookResult {
+        let started = || -> HookResult<(Mock, String)> {
+            let mut mock = Mock::new(["p"])?;
+            let id = mock.attach(Debug::new(DebugOptions::new("p"))?)?;
+            Ok((mock, id))
+        };
+        let values = [1.0, f32::NAN, 2.0, f32::INFINITY, f32::NAN];
+        for cut in 0..=values.len() {
+            let (uncut, id) = started()?;
+            for value in &values[..cut] {
+                uncut.fire("p", &tensor(&[*value])?)?;
+            }
+            let (resumed, _) = started()?;
+            resumed.hooks().load_hook(uncut.hooks().save_hook(&id)?)?;
+            for value in &values[cut..] {
+                uncut.fire("p", &tensor(&[*value])?)?;
+                resumed.fire("p", &tensor(&[*value])?)?;
+                let found = resumed.metric("debug/findings");
+                assert_eq!(found, uncut.metric("debug/findings").filter(|_| found.is_some()), "{cut}");
+            }
+            let state = |mock: &Mock| mock.hooks().save_hook(&id).map(|saved| saved.state);
+            assert_eq!((state(&resumed)?, state(&uncut)?), (Some(3.into()), Some(3.into())), "{cut}");
+        }
+        Ok(())
+    }
+
+    #[test]
     fn break_on_nan_names_the_layer_the_parameter_and_the_batch() -> HookResult {
         let bad = |value: f32| Tensor::new(&[1.0, value], &Device::Cpu);
         let ended = |event: &dyn Fn(&mut MockTrainer) -> Result<(), Ended>, options: serde_json::Value| {

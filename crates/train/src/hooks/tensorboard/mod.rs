@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_anywhere_the_file_is_that_of_an_uncut_run() {
+    fn p05_cut_anywhere_the_file_is_that_of_an_uncut_run() {
         let options = || TensorboardOptions { flush_every: 3, ..TensorboardOptions::default() };
         let whole = written(options(), 8);
         for cut in 0..8 {

@@ -364,7 +364,7 @@ fn wrong_options_are_all_named() {
 }
 
 #[test]
-fn what_was_told_is_not_told_again_after_a_restart() {
+fn p05_what_was_told_is_not_told_again_after_a_restart() {
     let server = Server::new(&[Answer::Status(200)]);
     let mut first = hook(options(&server.url("/secret")));
     first.best = Some((7, "best-7".to_string()));
