@@ -54,17 +54,16 @@ impl Run {
         Ok(run)
     }
 
-    /// A run that goes on, in the same directory. The caller restores a checkpoint next.
-    pub fn resume(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
+    /// A run that goes on, in the same directory. The caller restores a checkpoint next, and then begins an attempt
+    /// ([`Trainer::begin_attempt`](crate::Trainer::begin_attempt)).
+    pub fn resume(dir: RunDir) -> Result<Self, TrainError> {
         let lock = dir.lock().map_err(record_error)?;
         let record = RunRecord::read(&dir).map_err(record_error)?;
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
-        let mut run = Self { dir, _lock: lock, record, metrics };
-        run.begin_attempt(facts, Some(checkpoint.to_string()), step)?;
-        Ok(run)
+        Ok(Self { dir, _lock: lock, record, metrics })
     }
 
-    fn begin_attempt(
+    pub(crate) fn begin_attempt(
         &mut self,
         facts: &RunFacts,
         resumed_from: Option<String>,

@@ -89,10 +89,12 @@ impl Start<'_> {
         self.check_unchanged(&dir)?;
         let assembled = self.plan.assemble(self.registry, self.device)?;
         let step = checkpoint.step.unwrap_or(0);
-        let run = Run::resume(dir, &self.facts(&assembled), &checkpoint.name, step)?;
+        let facts = self.facts(&assembled);
+        let run = Run::resume(dir)?;
         put_aside(&skipped);
         let mut trainer = assembled.trainer.with_run(run);
         trainer.restore(&checkpoint.path)?;
+        trainer.begin_attempt(&facts)?;
         Ok(begun(trainer, Some((checkpoint.name, step)), skipped))
     }
 

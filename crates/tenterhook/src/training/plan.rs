@@ -11,7 +11,7 @@ use tenterhook_record::name::check_run_name;
 use tenterhook_train::config::{Document, Problems, RunConfig, Section, SubSchemas, schema_of};
 use tenterhook_train::data::{DataConfig, DataKind, Loader, Mixture, ModelFacts, Role};
 use tenterhook_train::optim::{Optimizer, OptimizerConfig};
-use tenterhook_train::schedule::ScheduleConfig;
+use tenterhook_train::schedule::{ScheduleConfig, ScheduleError};
 use tenterhook_train::{Settings, TrainError, Trainer};
 
 use super::LanguageTask;
@@ -115,7 +115,10 @@ impl Plan {
         });
         let built = self.build(model, train, val, optimizers.unwrap_or_default());
         let mut trainer = built.map_err(|error| {
-            problems.add("train", error.to_string());
+            match error {
+                TrainError::Schedule(ScheduleError(found)) => problems.add_keys("schedule", found),
+                error => problems.add("train", error.to_string()),
+            }
             std::mem::take(&mut problems)
         })?;
         self.attach_hooks(&mut trainer, registry, &mut problems);
@@ -263,7 +266,11 @@ fn data_sets(sections: &mut [Section], role: Role, problems: &mut Problems) -> V
         let Some(set) = section.resolve::<DataConfig>(problems) else { continue };
         problems.add_keys(&section.path, set.problems(role));
         if let Some(path) = set.path.as_deref().filter(|path| !path.is_file()) {
-            problems.add(format!("{}.path", section.path), format!("there is no file {}", path.display()));
+            let problem = match path.exists() {
+                true => format!("{} is not a regular file", path.display()),
+                false => format!("there is no file {}", path.display()),
+            };
+            problems.add(format!("{}.path", section.path), problem);
         }
         sets.push(set);
     }

@@ -4,6 +4,10 @@
 
 mod bad_input;
 mod capture;
+mod forks;
+mod hostile_data;
+mod hostile_files;
+mod hostile_names;
 mod lab;
 mod points;
 mod support;

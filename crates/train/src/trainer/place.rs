@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tenterhook_hooks::{CheckpointInfo, Event, RunStatus};
 use tenterhook_record::checkpoints;
-use tenterhook_record::name::file_safe;
+use tenterhook_record::name::{check_run_name, file_safe};
 
 use super::Trainer;
 use crate::checkpoint::{Saver, Snapshot, State, Weights};
@@ -229,7 +229,9 @@ pub(super) fn write(snapshot: &Snapshot, dir: &Path) -> Written {
                 snapshot.write(dir, name).map_err(|error| error.to_string())?;
             }
         }
-        for name in place.removes.iter().filter(|name| dir.join(name).exists()) {
+        // Names that hooks kept come back with a checkpoint, and that may come from anywhere.
+        let inside = |name: &&String| check_run_name(name).is_ok() && dir.join(name).exists();
+        for name in place.removes.iter().filter(inside) {
             if let Err(error) = checkpoints::remove(&dir.join(name)) {
                 tracing::warn!("checkpoint {name} could not be removed: {error}");
             }

@@ -9,6 +9,7 @@ use super::place::write;
 use crate::checkpoint;
 use crate::error::TrainError;
 use crate::progress::Place;
+use crate::run::RunFacts;
 
 impl Trainer {
     /// Takes everything back from a checkpoint that has been verified: weights, optimizers, data position, hooks. Call it before
@@ -17,6 +18,11 @@ impl Trainer {
         let loaded = checkpoint::read(checkpoint, self.model.params(), &self.device)?;
         let unfit = |problem: String| TrainError::Unfit { path: checkpoint.display().to_string(), problem };
         let state = loaded.state;
+        let groups: Vec<usize> = self.optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
+        if let Some(problem) = state.progress.problem(&groups) {
+            return Err(unfit(problem));
+        }
+        self.data.check(&state.progress.cursor).map_err(|error| unfit(error.to_string()))?;
         if state.optimizers.len() != self.optimizers.len() {
             let (saved, now) = (state.optimizers.len(), self.optimizers.len());
             return Err(unfit(format!("it was saved with {saved} optimizers, and there are {now}")));
@@ -55,12 +61,27 @@ impl Trainer {
         self.finish_place()
     }
 
+    /// Writes into the record that the run goes on, once it is restored: a checkpoint that is refused leaves no trace.
+    pub fn begin_attempt(&mut self, facts: &RunFacts) -> Result<(), TrainError> {
+        let from = self.resumed_from.as_ref().map(|(_, name)| name.clone());
+        let step = self.progress.step;
+        self.run.as_mut().map_or(Ok(()), |run| run.begin_attempt(facts, from, step))
+    }
+
     /// Begins a run of its own from a checkpoint of another: weights, optimizers, data position and hooks, but not that run's checkpoints,
-    /// nor its end.
+    /// nor its end, and with the learning rates of its own configuration.
     pub fn restore_fork(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
         let run = self.run.take();
+        let rates: Vec<Vec<f64>> = self
+            .optimizers
+            .iter()
+            .map(|one| one.groups().iter().map(|group| group.base_lr).collect())
+            .collect();
         let restored = self.restore(checkpoint);
         self.run = run;
+        for (optimizer, rates) in self.optimizers.iter_mut().zip(&rates) {
+            optimizer.set_base_lrs(rates);
+        }
         (self.progress.stop, self.progress.degraded) = (None, false);
         self.progress.known.clear();
         self.progress.waiting.clear();
