@@ -100,6 +100,9 @@ pub(crate) struct Place {
     pub(crate) removes: Vec<String>,
 }
 
+/// No run counts this far, and what is added to it stays a number.
+const MOST: u64 = 1 << 60;
+
 impl Progress {
     pub(crate) fn new(cursor: Cursor, groups: &[usize]) -> Self {
         Self {
@@ -128,14 +131,36 @@ impl Progress {
         }
     }
 
-    /// What makes one that was read from a file unfit for optimizers with so many groups, or dangerous to go on with, if anything.
+    /// What makes it unfit for a run with so many groups per optimizer, if anything does. A checkpoint may come from anywhere, and its
+    /// names become paths.
     pub(crate) fn problem(&self, groups: &[usize]) -> Option<String> {
-        if !self.lr_scale.iter().map(Vec::len).eq(groups.iter().copied()) {
-            return Some("its learning rates are of other optimizers or groups".to_string());
+        let counts = [
+            self.step,
+            self.cursor.epoch,
+            self.tokens_seen,
+            self.loss_count,
+            self.skipped,
+            self.skipped_in_a_row,
+        ];
+        if let Some(count) = counts.iter().chain(&self.cursor.taken).find(|count| **count > MOST) {
+            return Some(format!("it counts to {count}, which no run reaches"));
         }
-        let known = self.known.iter().map(|known| &known.name);
-        let mut names = known.chain(&self.place.saves).chain(&self.place.removes);
-        names.find_map(|name| check_run_name(name).err()).map(|error| format!("a checkpoint of it: {error}"))
+        if self.lr_scale.iter().map(Vec::len).ne(groups.iter().copied()) {
+            return Some("its learning rates are those of other optimizers".to_string());
+        }
+        if let Some(Number(scale)) =
+            self.lr_scale.iter().flatten().find(|scale| !(0.0..=f64::MAX).contains(&scale.0))
+        {
+            return Some(format!("a learning rate is scaled by {scale}"));
+        }
+        let known = self.known.iter().flat_map(|known| {
+            std::iter::once(&known.name).chain(known.owners.iter().map(|owner| &owner.asked))
+        });
+        let waiting = self.waiting.iter().filter_map(|waiting| waiting.name.as_ref());
+        let mut names = known.chain(waiting).chain(&self.place.saves).chain(&self.place.removes);
+        names
+            .find_map(|name| check_run_name(name).err())
+            .map(|error| format!("the name of a checkpoint: {error}"))
     }
 
     /// The mean loss of this epoch's steps.
@@ -217,6 +242,36 @@ mod tests {
 
     fn names(progress: &Progress) -> Vec<&str> {
         progress.known.iter().map(|known| known.name.as_str()).collect()
+    }
+
+    #[test]
+    fn p32_what_leads_out_or_counts_past_the_end_is_unfit() {
+        let unfit = |change: fn(&mut Progress)| {
+            let mut progress = at(5);
+            progress.plan_save("a", "");
+            assert_eq!(progress.problem(&[2]), None);
+            change(&mut progress);
+            progress.problem(&[2]).unwrap()
+        };
+        assert!(unfit(|progress| progress.step = u64::MAX).contains("counts to"));
+        assert!(unfit(|progress| progress.cursor.taken[0] = u64::MAX).contains("counts to"));
+        assert!(unfit(|progress| progress.lr_scale.clear()).contains("other optimizers"));
+        assert!(unfit(|progress| progress.lr_scale[0][1] = Number(f64::NAN)).contains("NaN"));
+        for change in [
+            |progress: &mut Progress| progress.place.removes.push("../../other".into()),
+            |progress: &mut Progress| progress.place.saves.push("/tmp/x".into()),
+            |progress: &mut Progress| progress.known[0].name = "..".into(),
+            |progress: &mut Progress| progress.known[0].owners[0].asked = "../x".into(),
+            |progress: &mut Progress| {
+                progress.waiting.push(Waiting {
+                    hook_id: String::new(),
+                    name: Some("a/b".into()),
+                    remove: true,
+                });
+            },
+        ] {
+            assert!(unfit(change).contains("cannot be a name"));
+        }
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! `tenterhook eval`: validation and nothing else.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints;
-use tenterhook_record::run::{self, RunDir};
+use tenterhook_record::run::{self, RunDir, RunError};
 use tenterhook_train::Trainer;
 
 use super::error::CliError;
@@ -44,7 +44,7 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     let as_file = PathBuf::from(&args.what);
     let run = match as_file.is_file() {
         true => None,
-        false => Some(RunDir::open(&run::find(&args.runs_dir, &args.what)?)?),
+        false => Some(RunDir::open(&find_run(&args.runs_dir, &args.what)?)?),
     };
     let config = run.as_ref().map_or(as_file, RunDir::config_path);
     let mut document = read_document(&config, &args.set)?;
@@ -78,6 +78,16 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     }
     let degraded = !trainer.errors().is_empty();
     Ok(if degraded { Outcome::Degraded } else { Outcome::Done })
+}
+
+/// Whoever misspells the name of a file is not looking for a run.
+fn find_run(runs: &Path, wanted: &str) -> Result<PathBuf, CliError> {
+    run::find(runs, wanted).map_err(|error| match error {
+        RunError::NotFound { .. } => {
+            CliError::bad_input(format!("there is no file `{wanted}`, and in {error}"))
+        }
+        error => error.into(),
+    })
 }
 
 /// Puts the weights of a run's checkpoint into the model, and says which one it is.

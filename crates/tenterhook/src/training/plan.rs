@@ -331,8 +331,12 @@ impl Plan {
 
 fn data_sets(sections: &mut [Section], role: Role, problems: &mut Problems) -> Vec<DataConfig> {
     let wrong = |set: &DataConfig| {
+        let problem = |path: &Path| match path.exists() {
+            true => format!("{} is not a regular file", path.display()),
+            false => format!("there is no file {}", path.display()),
+        };
         let gone = set.path.as_deref().filter(|path| !path.is_file());
-        let gone = gone.map(|path| ("path".to_string(), format!("there is no file {}", path.display())));
+        let gone = gone.map(|path| ("path".to_string(), problem(path)));
         set.problems(role).into_iter().chain(gone).collect()
     };
     sections.iter_mut().filter_map(|section| section.resolve(problems, wrong)).collect()

@@ -19,6 +19,7 @@ mod failing_hooks;
 #[cfg(debug_assertions)]
 mod faulty_disk;
 mod file_modes;
+mod forks;
 #[cfg(debug_assertions)]
 mod full_disk;
 mod gathered;
@@ -27,6 +28,9 @@ mod grad_coverage;
 mod hangs;
 mod here;
 mod hooks_config;
+mod hostile_data;
+mod hostile_files;
+mod hostile_names;
 mod killed;
 mod lab;
 mod loaders;

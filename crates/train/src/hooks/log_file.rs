@@ -8,6 +8,19 @@ use serde_json::{Value, json};
 use tenterhook_hooks::{Cx, HookResult, MetricsRow};
 use tenterhook_record::disk::{self, DiskFile};
 use tenterhook_record::fault;
+use tenterhook_record::name::file_safe;
+
+/// What a run writes itself, in lower case because some file systems do not tell cases apart.
+const TAKEN: [&str; 8] = [
+    "run.json",
+    "run.lock",
+    "config.toml",
+    "metrics.jsonl",
+    "receipts.json",
+    "checkpoints",
+    "captures",
+    "tensorboard",
+];
 
 /// Whether a row is that of a step, not of a validation.
 pub(super) fn is_step_row(row: &MetricsRow) -> bool {
@@ -29,8 +42,14 @@ impl LogFile {
     pub(super) fn problem(path: &str) -> Option<String> {
         let inside = |part: Component| matches!(part, Component::Normal(_));
         let fits = !path.is_empty() && !path.contains('\0') && Path::new(path).components().all(inside);
-        (!fits).then(|| {
-            format!("`path` is {path:?}, it must be relative and stay inside the run directory, such as \"logs/a\"")
+        if !fits {
+            return Some(format!(
+                "`path` is {path:?}, it must be relative and stay inside the run directory, such as \"logs/a\""
+            ));
+        }
+        let first = Path::new(path).iter().next().unwrap_or_default().to_string_lossy().to_lowercase();
+        TAKEN.contains(&first.as_str()).then(|| {
+            format!("`path` is {path:?}, and `{first}` is the run's own; choose another, such as \"logs/a\"")
         })
     }
 
@@ -39,10 +58,7 @@ impl LogFile {
         let run_dir = run_dir(cx)?;
         let path = match path {
             Some(path) => PathBuf::from(path),
-            None => {
-                let name = file_name(cx.hook_id())?;
-                Path::new("logs").join(format!("{name}.{extension}"))
-            }
+            None => Path::new("logs").join(format!("{}.{extension}", file_safe(cx.hook_id()))),
         };
         self.open_at(&run_dir.join(path))
     }
@@ -140,15 +156,6 @@ pub(super) fn run_dir<'a>(cx: &'a Cx) -> HookResult<&'a Path> {
     Ok(state.run_dir.as_deref().ok_or(problem)?)
 }
 
-/// A hook id that is a file name, or an error: an id such as `../x` must not lead out of the run directory.
-fn file_name(id: &str) -> HookResult<&str> {
-    let mut parts = Path::new(id).components();
-    match (parts.next(), parts.next(), id.contains(['/', '\\', '\0'])) {
-        (Some(Component::Normal(_)), None, false) => Ok(id),
-        _ => Err(format!("the id {id:?} cannot be a file name; give the hook a `path` or another id").into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -156,17 +163,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_stay_inside() {
+    fn p32_paths_stay_inside_and_off_what_the_run_writes() {
         for bad in ["", "/etc/passwd", "../x", "a/../../b", "./a", "a\0b", "/"] {
-            assert!(LogFile::problem(bad).is_some(), "{bad:?}");
+            assert!(LogFile::problem(bad).is_some_and(|problem| problem.contains("stay inside")), "{bad:?}");
         }
-        for good in ["a", "logs/a.csv", "a b", "..."] {
+        for bad in ["metrics.jsonl", "Run.json", "checkpoints/step-00000000/state.json"] {
+            assert!(
+                LogFile::problem(bad).is_some_and(|problem| problem.contains("the run's own")),
+                "{bad:?}"
+            );
+        }
+        for good in ["a", "logs/a.csv", "a b", "...", "logs/run.json"] {
             assert_eq!(LogFile::problem(good), None, "{good:?}");
         }
-        for bad in ["", "..", ".", "a/b", "/a", "a\\b", "a\0"] {
-            assert!(file_name(bad).is_err(), "{bad:?}");
-        }
-        assert_eq!(file_name("json_log-2").unwrap(), "json_log-2");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tenterhook_hooks::{CheckpointInfo, Event, RunStatus, SavedHook};
 use tenterhook_record::checkpoints::{self, CheckpointError, Manifest};
 use tenterhook_record::fault;
 use tenterhook_record::metrics::Number;
-use tenterhook_record::name::file_safe;
+use tenterhook_record::name::{check_run_name, file_safe};
 
 use super::Trainer;
 use crate::checkpoint::{Saver, Snapshot, State, Weights, is_interim};
@@ -302,7 +302,9 @@ pub(super) fn write(snapshot: &Snapshot, dir: &Path) -> Written {
             }
         }
         let interim = if place.saves.is_empty() { Vec::new() } else { interim_ones(dir)? };
-        let named = place.removes.iter().map(|name| dir.join(name)).filter(|path| path.exists());
+        // Names that hooks kept come back with a checkpoint, and that may come from anywhere.
+        let inside = place.removes.iter().filter(|name| check_run_name(name).is_ok());
+        let named = inside.map(|name| dir.join(name)).filter(|path| path.exists());
         named.chain(interim).for_each(|path| remove(&path));
         Ok(())
     };

@@ -38,6 +38,11 @@ impl Trainer {
         let loaded = checkpoint::read(checkpoint, self.model.params(), &self.device)?;
         let unfit = |problem: String| TrainError::Unfit { path: checkpoint.display().to_string(), problem };
         let state = loaded.state;
+        let groups: Vec<usize> = self.optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
+        if let Some(problem) = state.progress.problem(&groups) {
+            return Err(unfit(problem));
+        }
+        self.data.check(&state.progress.cursor).map_err(|error| unfit(error.to_string()))?;
         if state.optimizers.len() != self.optimizers.len() {
             let (saved, now) = (state.optimizers.len(), self.optimizers.len());
             return Err(unfit(format!("it was saved with {saved} optimizers, and there are {now}")));
@@ -45,11 +50,6 @@ impl Trainer {
         for (optimizer, json) in self.optimizers.iter_mut().zip(&state.optimizers) {
             optimizer.load_state(&loaded.optimizer, json).map_err(|error| unfit(error.to_string()))?;
         }
-        let groups: Vec<usize> = self.optimizers.iter().map(|one| one.groups().len()).collect();
-        if let Some(problem) = state.progress.problem(&groups) {
-            return Err(unfit(problem));
-        }
-        self.data.check(&state.progress.cursor).map_err(|error| unfit(error.to_string()))?;
         if state.seed != self.settings.seed {
             return Err(unfit(format!(
                 "it was saved with the seed {}, and this run has {}",
@@ -81,11 +81,19 @@ impl Trainer {
     }
 
     /// Begins a run of its own from a checkpoint of another: weights, optimizers, data position and hooks, but not that run's checkpoints,
-    /// nor its end.
+    /// nor its end, and with the learning rates of its own configuration.
     pub fn restore_fork(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
         let run = self.run.take();
+        let rates: Vec<Vec<f64>> = self
+            .optimizers
+            .iter()
+            .map(|one| one.groups().iter().map(|group| group.base_lr).collect())
+            .collect();
         let restored = self.restore(checkpoint);
         self.run = run;
+        for (optimizer, rates) in self.optimizers.iter_mut().zip(&rates) {
+            optimizer.set_base_lrs(rates);
+        }
         (self.progress.stop, self.progress.degraded) = (None, false);
         self.progress.known.clear();
         self.progress.waiting.clear();
