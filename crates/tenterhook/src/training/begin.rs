@@ -109,7 +109,10 @@ impl Start<'_> {
     }
 
     /// Begins a run in a directory of its own.
-    fn in_new_dir(&self, begin: impl FnOnce(RunDir, RunLock) -> Result<Run, TrainError>) -> Result<Run, BeginError> {
+    fn in_new_dir(
+        &self,
+        begin: impl FnOnce(RunDir, RunLock) -> Result<Run, TrainError>,
+    ) -> Result<Run, BeginError> {
         let section = &self.plan.config.run;
         let dir = RunDir::create(&section.dir, section.name.as_deref())?;
         let path = dir.path().to_path_buf();

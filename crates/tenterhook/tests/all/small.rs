@@ -176,7 +176,9 @@ pub(crate) fn bits(model: &dyn TrainModel) -> Bits {
 
 /// A record for a run named `run` in this directory.
 pub(crate) fn record_in(dir: &Path) -> Run {
-    Run::start(RunDir::create(dir, Some("run")).unwrap(), &RunFacts::default()).unwrap()
+    let dir = RunDir::create(dir, Some("run")).unwrap();
+    let lock = dir.lock().unwrap();
+    Run::start(dir, lock, &RunFacts::default()).unwrap()
 }
 
 /// A list that a hook writes to and the test reads.
