@@ -27,6 +27,8 @@ pub struct Settings {
     pub seed: u64,
     /// How many optimizer steps are taken.
     pub total_steps: u64,
+    /// How long the schedule is, when the run is cut short by `fast_dev_run`.
+    pub schedule_steps: Option<u64>,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
     /// When to validate.
@@ -63,6 +65,7 @@ impl Settings {
         Self {
             seed: 42,
             total_steps,
+            schedule_steps: None,
             total_epochs: None,
             validate_every: None,
             validate_first: false,
@@ -109,6 +112,7 @@ impl Settings {
         }
         if section.fast_dev_run.is_on() {
             let few = section.fast_dev_run.batches;
+            settings.schedule_steps = Some(settings.total_steps);
             settings.total_steps = settings.total_steps.min(few);
             settings.validate_batches = Some(settings.validate_batches.map_or(few, |most| most.min(few)));
         }
@@ -208,7 +212,8 @@ impl Trainer {
 
     /// The same with a schedule for the learning rates.
     pub fn with_schedule(mut self, config: &ScheduleConfig) -> Result<Self, TrainError> {
-        self.schedule = Schedule::new(config, self.settings.total_steps)?;
+        let steps = self.settings.schedule_steps.unwrap_or(self.settings.total_steps);
+        self.schedule = Schedule::new(config, steps)?;
         Ok(self)
     }
 
