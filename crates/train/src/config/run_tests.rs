@@ -3,7 +3,7 @@ use serde_json::json;
 use tenterhook_hooks::HookRegistry;
 
 use super::*;
-use crate::config::{DEFAULT_TOML, Format, Line, resume_differences, schema_of};
+use crate::config::{DEFAULT_TOML, Format, Line, read_section, resume_differences, schema_of};
 
 const GOOD: &str =
     "[model]\nkind = 'gpt'\n[data.train]\nkind = 'text'\n[train]\nsteps = 5\n[[optimizer]]\nlr = 1\n";
