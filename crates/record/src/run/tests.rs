@@ -143,7 +143,7 @@ fn who_looks_at_a_lock_keeps_nobody_from_taking_it() {
         scope.spawn(|| {
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
                 run.is_locked();
-                std::thread::sleep(Duration::from_micros(50));
+                std::thread::sleep(std::time::Duration::from_micros(50));
             }
         });
         let taken = (0..200).all(|_| run.lock().is_ok());
