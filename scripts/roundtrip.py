@@ -63,8 +63,8 @@ class Case:
         return load_file(out)
 
 
-def run(*command) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
+def run(*command, cwd: Path | None = None) -> None:
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd)
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         raise Failure(f"exit {done.returncode}: {said[-1][:120]}")

@@ -23,6 +23,8 @@ pub struct HookError {
     pub point: Option<String>,
     /// The hook's own error, or the message of its panic.
     pub original_error: Arc<dyn std::error::Error + Send + Sync>,
+    /// The way to it, when the manager was asked for that: [`HookManager::set_debug`](crate::HookManager::set_debug).
+    pub backtrace: Option<Arc<String>>,
 }
 
 fn at_point(point: &Option<String>) -> String {

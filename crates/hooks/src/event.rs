@@ -174,6 +174,11 @@ impl Event<'_> {
         }
     }
 
+    /// Whether the run is over after it.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Event::Exception(_) | Event::TrainEnd(_))
+    }
+
     pub(crate) fn scope(&self) -> Scope {
         match self {
             Event::TrainBatchStart(_)

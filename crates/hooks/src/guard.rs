@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{Error, Result, Tensor};
 
+use crate::backtrace;
 use crate::cx::{Cx, Facts};
 use crate::error::{BoxError, HookError, HookResult, PanicMessage};
 use crate::hook::{At, Hook};
@@ -131,7 +132,7 @@ pub(crate) fn call<R>(
 
     let value = match outcome {
         Ok(value) => {
-            slot.failures_in_a_row.store(0, Relaxed);
+            slot.note_success(event);
             Some(value)
         }
         Err(error) => {
@@ -152,21 +153,26 @@ fn failed(
     event: &'static str,
     error: BoxError,
 ) -> std::result::Result<(), Halt> {
+    let debug = facts.manager.upgrade().is_some_and(|manager| manager.debug.load(Relaxed));
     let error = HookError {
         hook_id: slot.id.clone(),
         hook_type: slot.kind.clone(),
         event,
         point: point.map(str::to_string),
+        backtrace: debug.then(|| Arc::new(backtrace::of(&*error))),
         original_error: Arc::from(error),
     };
     if !slot.said_failed.swap(true, Relaxed) || slot.options.verbose {
-        tracing::warn!("{error}");
+        match &error.backtrace {
+            Some(backtrace) => tracing::warn!("{error}\n{backtrace}"),
+            None => tracing::warn!("{error}"),
+        }
     }
     let mut ledger = lock(&facts.ledger);
     ledger.errors.push(error.clone());
     match slot.options.on_error {
         OnError::Isolate => {
-            let failures = slot.failures_in_a_row.fetch_add(1, Relaxed) + 1;
+            let failures = slot.note_failure(event);
             if slot.options.quarantine_after > 0 && failures >= slot.options.quarantine_after {
                 slot.quarantine();
                 tracing::warn!(hook = slot.id, failures, "disabled: it failed too often in a row");

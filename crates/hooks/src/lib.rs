@@ -6,6 +6,7 @@
 //!
 //! This crate knows tensors and nothing else: no models, no training, no files.
 
+mod backtrace;
 mod batch;
 mod board;
 mod clock;

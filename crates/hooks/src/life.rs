@@ -70,16 +70,23 @@ impl Events {
         self.facts.setup.clock = clock;
     }
 
-    /// Tells every hook that is on, in order. A failure is isolated, unless the hook says otherwise.
+    /// Tells every hook that is on, in order. A failure is isolated, unless the hook says otherwise. Of the end of a run every hook
+    /// hears, whatever another one makes of it.
     pub fn fire(&self, state: &TrainState, event: Event) -> Result<(), Ended> {
+        let mut ended = Ok(());
         for slot in self.told(event.scope()) {
             let tell = |hook: &mut dyn crate::Hook, cx: &mut crate::Cx| event.tell(hook, cx);
             let done = guard::call(&slot, &self.facts, Some(state), None, event.name(), tell, |()| {
                 Ok(Receipt { events: 1, ..Receipt::default() })
             });
-            done.map_err(|halt| self.ended(halt))?;
+            if let Err(halt) = done {
+                ended = ended.and(Err(self.ended(halt)));
+                if !event.is_end() {
+                    break;
+                }
+            }
         }
-        Ok(())
+        ended
     }
 
     /// Lets every update hook transform the gradients, one after the other. What a hook leaves is what the next one sees and what the

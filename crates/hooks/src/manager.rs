@@ -1,13 +1,14 @@
 //! The ordered set of hooks on one model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use candle_core::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::backtrace;
 use crate::board::Board;
 use crate::clock::PassSetup;
 use crate::cx::{Facts, Ledger};
@@ -53,6 +54,8 @@ pub struct SavedHook {
     pub quarantined: bool,
     /// How often it had failed in a row.
     pub failures_in_a_row: u32,
+    /// What it had failed in last.
+    pub failed_in: String,
     /// Whether it had failed at all.
     pub failed: bool,
     /// What its `save_state` gave.
@@ -99,6 +102,8 @@ pub(crate) struct Inner {
     pub(crate) passes: AtomicU64,
     /// The serial of the hook that is running.
     pub(crate) running: Arc<AtomicU64>,
+    /// Whether failures come with their backtraces.
+    pub(crate) debug: AtomicBool,
 }
 
 #[derive(Default)]
@@ -128,6 +133,7 @@ impl HookManager {
             state: Mutex::default(),
             passes: AtomicU64::new(0),
             running: Arc::default(),
+            debug: AtomicBool::new(false),
         }))
     }
 
@@ -139,6 +145,15 @@ impl HookManager {
     /// Where hooks leave things for each other.
     pub fn board(&self) -> &Board {
         &self.0.board
+    }
+
+    /// Whether failures of hooks come with their backtraces, in the log and in [`HookError`](crate::HookError). For that, panics of the
+    /// whole process leave a backtrace behind from the first time it is asked for.
+    pub fn set_debug(&self, on: bool) {
+        if on {
+            backtrace::keep_those_of_panics();
+        }
+        self.0.debug.store(on, Relaxed);
     }
 
     /// Registers a hook under an id made from its kind, which is returned.
@@ -328,6 +343,7 @@ impl HookManager {
             enabled: slot.is_enabled(),
             quarantined: slot.is_quarantined(),
             failures_in_a_row: slot.failures_in_a_row.load(Relaxed),
+            failed_in: lock(&slot.failed_in).clone(),
             failed: slot.said_failed.load(Relaxed),
             state,
             tensors,

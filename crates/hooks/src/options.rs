@@ -34,7 +34,8 @@ impl Every {
     pub(crate) fn is_due(self, clock: &Clock) -> bool {
         match self {
             Every::Steps(n) => clock.step.is_multiple_of(n.max(1)),
-            Every::Epoch => clock.batch == 0,
+            // The first step may have several batches.
+            Every::Epoch => clock.batch == clock.micro_batch,
         }
     }
 }

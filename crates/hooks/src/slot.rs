@@ -12,6 +12,7 @@ use crate::manager::SavedHook;
 use crate::options::HookOptions;
 use crate::receipt::{HookReceipt, Receipt};
 use crate::selector::Match;
+use crate::sync::lock;
 
 /// Where a hook listens: resolved once, so that making a plan compares no strings.
 pub(crate) struct Wiring {
@@ -29,6 +30,8 @@ pub(crate) struct Slot {
     pub(crate) enabled: AtomicBool,
     pub(crate) quarantined: AtomicBool,
     pub(crate) failures_in_a_row: AtomicU32,
+    /// What it failed in last. Only the same going well ends a row of failures: most events do nothing in most hooks.
+    pub(crate) failed_in: Mutex<String>,
     pub(crate) said_failed: AtomicBool,
     pub(crate) said_slow: AtomicBool,
     pub(crate) totals: Mutex<Receipt>,
@@ -53,6 +56,7 @@ impl Slot {
             wiring,
             quarantined: false.into(),
             failures_in_a_row: 0.into(),
+            failed_in: Mutex::default(),
             said_failed: false.into(),
             said_slow: false.into(),
             totals: Mutex::default(),
@@ -87,6 +91,18 @@ impl Slot {
         self.enabled.store(on, Relaxed);
     }
 
+    pub(crate) fn note_success(&self, event: &str) {
+        if self.failures_in_a_row.load(Relaxed) > 0 && *lock(&self.failed_in) == event {
+            self.failures_in_a_row.store(0, Relaxed);
+        }
+    }
+
+    /// Returns how many failures in a row it is now.
+    pub(crate) fn note_failure(&self, event: &str) -> u32 {
+        *lock(&self.failed_in) = event.to_string();
+        self.failures_in_a_row.fetch_add(1, Relaxed) + 1
+    }
+
     pub(crate) fn quarantine(&self) {
         self.quarantined.store(true, Relaxed);
         self.enabled.store(false, Relaxed);
@@ -97,6 +113,7 @@ impl Slot {
         self.enabled.store(saved.enabled, Relaxed);
         self.quarantined.store(saved.quarantined, Relaxed);
         self.failures_in_a_row.store(saved.failures_in_a_row, Relaxed);
+        lock(&self.failed_in).clone_from(&saved.failed_in);
         self.said_failed.store(saved.failed, Relaxed);
     }
 

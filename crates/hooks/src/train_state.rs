@@ -104,7 +104,7 @@ impl ParamInfo {
 /// An optimizer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerInfo {
-    /// Such as `adamw`.
+    /// Such as `adamw`, or the name that it was given.
     pub kind: String,
     /// Its parameter groups.
     pub groups: Vec<GroupInfo>,

@@ -1,6 +1,9 @@
 //! Text to token ids and back, through the tokenizer a model came with.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+
+use serde::de::IgnoredAny;
 
 use crate::error::ModelError;
 use crate::files::{LARGEST_TOKENIZER, read_bounded};
@@ -16,23 +19,22 @@ impl Tokenizer {
     /// Loads a `tokenizer.json`.
     pub fn load(path: &Path) -> Result<Self, ModelError> {
         let bytes = read_bounded(path, LARGEST_TOKENIZER)?;
-        let inner = tokenizers::Tokenizer::from_bytes(bytes)
-            .map_err(|error| failure(path, "is not a tokenizer", error))?;
+        let inner = is_json(&bytes).and_then(|()| caught(|| tokenizers::Tokenizer::from_bytes(bytes)));
+        let inner = inner.map_err(|error| failure(path, "is not a tokenizer", error))?;
         Ok(Self { path: path.to_path_buf(), inner })
     }
 
     /// The ids of a text; `special` adds what the model expects around it (a beginning-of-text token, say).
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
-        let encoding = self
-            .inner
-            .encode(text, special)
+        let encoding = caught(|| self.inner.encode(text, special))
             .map_err(|error| failure(&self.path, "cannot encode this text", error))?;
         Ok(encoding.get_ids().to_vec())
     }
 
     /// The text of ids, special tokens left out.
     pub fn decode(&self, ids: &[u32]) -> Result<String, ModelError> {
-        self.inner.decode(ids, true).map_err(|error| failure(&self.path, "cannot decode these ids", error))
+        caught(|| self.inner.decode(ids, true))
+            .map_err(|error| failure(&self.path, "cannot decode these ids", error))
     }
 
     /// One more than the largest id: the rows that an embedding needs. Ids may have gaps.
@@ -45,6 +47,17 @@ impl Tokenizer {
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
+}
+
+/// The crate behind this panics on some files that are not JSON to their end.
+fn is_json(bytes: &[u8]) -> tokenizers::Result<()> {
+    serde_json::from_str::<IgnoredAny>(std::str::from_utf8(bytes)?)?;
+    Ok(())
+}
+
+/// A file that is JSON and still nonsense can make it panic later too.
+fn caught<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("it makes the tokenizer panic".into()))
 }
 
 fn failure(path: &Path, what: &str, error: tokenizers::Error) -> ModelError {

@@ -62,6 +62,30 @@ impl DiskFile {
         self.file.try_lock()
     }
 
+    /// An error when the file is no longer found under its path, where the system can tell.
+    pub fn check_in_place(&self) -> io::Result<()> {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            let (here, there) = (self.file.metadata()?, fs::metadata(&self.path)?);
+            if (here.dev(), here.ino()) != (there.dev(), there.ino()) {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "another file is in its place"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The same open file once more, as a process that is started has it.
+    #[cfg(test)]
+    pub(crate) fn duplicate(&self) -> io::Result<File> {
+        self.file.try_clone()
+    }
+
+    /// Gives the system's lock back.
+    pub fn unlock(&self) -> io::Result<()> {
+        self.file.unlock()
+    }
+
     /// The file's length.
     pub fn bytes(&self) -> io::Result<u64> {
         self.file.metadata().map(|about| about.len())

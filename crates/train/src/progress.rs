@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-
+use tenterhook_hooks::Clock;
 use tenterhook_record::metrics::Number;
+use tenterhook_record::name::check_run_name;
 
 use crate::data::Cursor;
 
@@ -26,10 +27,14 @@ pub(crate) struct Progress {
     /// How far the data has been read; its epoch is the run's.
     pub(crate) cursor: Cursor,
     pub(crate) stage: Stage,
-    /// Whether the epoch is at its end, so that after a validation comes [`Stage::EpochEnd`].
-    pub(crate) epoch_over: bool,
+    /// What comes after [`Stage::Validate`].
+    pub(crate) after_validation: Stage,
+    /// The time that hooks are told until the next step begins.
+    pub(crate) clock: Clock,
     /// At which step validation was last done.
     pub(crate) validated_at: Option<u64>,
+    /// Whether a hook asked for a validation that has not begun.
+    pub(crate) validation_asked: bool,
     pub(crate) tokens_seen: u64,
     /// The losses of this epoch's steps: their sum and number.
     pub(crate) loss_sum: Number,
@@ -45,6 +50,8 @@ pub(crate) struct Progress {
     pub(crate) stop: Option<Stop>,
     /// The last value of every metric.
     pub(crate) metrics: BTreeMap<String, Number>,
+    /// What hooks have published since the last row of the log.
+    pub(crate) published: BTreeMap<String, Number>,
     /// Whether a hook, or a save, has failed.
     pub(crate) degraded: bool,
     /// What hooks asked for and is done at the next safe place, in order.
@@ -93,14 +100,19 @@ pub(crate) struct Place {
     pub(crate) removes: Vec<String>,
 }
 
+/// No run counts this far, and what is added to it stays a number.
+const MOST: u64 = 1 << 60;
+
 impl Progress {
     pub(crate) fn new(cursor: Cursor, groups: &[usize]) -> Self {
         Self {
             step: 0,
             cursor,
             stage: Stage::EpochStart,
-            epoch_over: false,
+            after_validation: Stage::EpochStart,
+            clock: Clock::default(),
             validated_at: None,
+            validation_asked: false,
             tokens_seen: 0,
             loss_sum: Number(0.0),
             loss_count: 0,
@@ -111,11 +123,44 @@ impl Progress {
             skipped: 0,
             stop: None,
             metrics: BTreeMap::new(),
+            published: BTreeMap::new(),
             degraded: false,
             waiting: Vec::new(),
             known: Vec::new(),
             place: Place::default(),
         }
+    }
+
+    /// What makes it unfit for a run with so many groups per optimizer, if anything does. A checkpoint may come from anywhere, and its
+    /// names become paths.
+    pub(crate) fn problem(&self, groups: &[usize]) -> Option<String> {
+        let counts = [
+            self.step,
+            self.cursor.epoch,
+            self.tokens_seen,
+            self.loss_count,
+            self.skipped,
+            self.skipped_in_a_row,
+        ];
+        if let Some(count) = counts.iter().chain(&self.cursor.taken).find(|count| **count > MOST) {
+            return Some(format!("it counts to {count}, which no run reaches"));
+        }
+        if self.lr_scale.iter().map(Vec::len).ne(groups.iter().copied()) {
+            return Some("its learning rates are those of other optimizers".to_string());
+        }
+        if let Some(Number(scale)) =
+            self.lr_scale.iter().flatten().find(|scale| !(0.0..=f64::MAX).contains(&scale.0))
+        {
+            return Some(format!("a learning rate is scaled by {scale}"));
+        }
+        let known = self.known.iter().flat_map(|known| {
+            std::iter::once(&known.name).chain(known.owners.iter().map(|owner| &owner.asked))
+        });
+        let waiting = self.waiting.iter().filter_map(|waiting| waiting.name.as_ref());
+        let mut names = known.chain(waiting).chain(&self.place.saves).chain(&self.place.removes);
+        names
+            .find_map(|name| check_run_name(name).err())
+            .map(|error| format!("the name of a checkpoint: {error}"))
     }
 
     /// The mean loss of this epoch's steps.
@@ -197,6 +242,36 @@ mod tests {
 
     fn names(progress: &Progress) -> Vec<&str> {
         progress.known.iter().map(|known| known.name.as_str()).collect()
+    }
+
+    #[test]
+    fn p32_what_leads_out_or_counts_past_the_end_is_unfit() {
+        let unfit = |change: fn(&mut Progress)| {
+            let mut progress = at(5);
+            progress.plan_save("a", "");
+            assert_eq!(progress.problem(&[2]), None);
+            change(&mut progress);
+            progress.problem(&[2]).unwrap()
+        };
+        assert!(unfit(|progress| progress.step = u64::MAX).contains("counts to"));
+        assert!(unfit(|progress| progress.cursor.taken[0] = u64::MAX).contains("counts to"));
+        assert!(unfit(|progress| progress.lr_scale.clear()).contains("other optimizers"));
+        assert!(unfit(|progress| progress.lr_scale[0][1] = Number(f64::NAN)).contains("NaN"));
+        for change in [
+            |progress: &mut Progress| progress.place.removes.push("../../other".into()),
+            |progress: &mut Progress| progress.place.saves.push("/tmp/x".into()),
+            |progress: &mut Progress| progress.known[0].name = "..".into(),
+            |progress: &mut Progress| progress.known[0].owners[0].asked = "../x".into(),
+            |progress: &mut Progress| {
+                progress.waiting.push(Waiting {
+                    hook_id: String::new(),
+                    name: Some("a/b".into()),
+                    remove: true,
+                });
+            },
+        ] {
+            assert!(unfit(change).contains("cannot be a name"));
+        }
     }
 
     #[test]

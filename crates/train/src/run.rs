@@ -55,33 +55,44 @@ pub struct Run {
 }
 
 impl Run {
-    /// A new run in a directory that was just made for it.
-    pub fn start(dir: RunDir, facts: &RunFacts) -> Result<Self, TrainError> {
-        Self::start_from(dir, facts, None, 0)
+    /// A run from its beginning, in a directory where none has taken a step.
+    pub fn start(dir: RunDir, lock: RunLock, facts: &RunFacts) -> Result<Self, TrainError> {
+        Self::start_from(dir, lock, facts, None, 0)
     }
 
     /// The same for a run that begins with a checkpoint of its parent.
-    pub fn fork(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
-        Self::start_from(dir, facts, Some(checkpoint.to_string()), step)
+    pub fn fork(
+        dir: RunDir,
+        lock: RunLock,
+        facts: &RunFacts,
+        checkpoint: &str,
+        step: u64,
+    ) -> Result<Self, TrainError> {
+        Self::start_from(dir, lock, facts, Some(checkpoint.to_string()), step)
     }
 
     fn start_from(
         dir: RunDir,
+        lock: RunLock,
         facts: &RunFacts,
         checkpoint: Option<String>,
         step: u64,
     ) -> Result<Self, TrainError> {
-        let lock = dir.lock().map_err(record_error)?;
-        let record = RunRecord::new(dir.id());
+        let record = RunRecord::read(&dir).unwrap_or_else(|_| RunRecord::new(dir.id()));
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
         run.begin_attempt(facts, checkpoint, step)?;
         Ok(run)
     }
 
-    /// A run that goes on, in the same directory. The caller restores a checkpoint next.
-    pub fn resume(dir: RunDir, facts: &RunFacts, checkpoint: &str, step: u64) -> Result<Self, TrainError> {
-        let lock = dir.lock().map_err(record_error)?;
+    /// A run that goes on, in the same directory, from a checkpoint that was restored.
+    pub fn resume(
+        dir: RunDir,
+        lock: RunLock,
+        facts: &RunFacts,
+        checkpoint: &str,
+        step: u64,
+    ) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).map_err(record_error)?;
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let mut run = Self { dir, _lock: lock, record, metrics };
@@ -185,14 +196,18 @@ impl Run {
 
     pub(crate) fn note_errors(&mut self, errors: &[HookError], step: u64) {
         for error in errors {
-            self.note(json!({
+            let mut noted = json!({
                 "step": step,
                 "hook_id": error.hook_id,
                 "hook_type": error.hook_type,
                 "event": error.event,
                 "point": error.point,
                 "error": error.original_error.to_string(),
-            }));
+            });
+            if let Some(backtrace) = &error.backtrace {
+                noted["backtrace"] = backtrace.lines().collect();
+            }
+            self.note(noted);
         }
     }
 

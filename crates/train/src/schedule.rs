@@ -141,13 +141,16 @@ impl ScheduleConfig {
             _ if decay == 0 => {
                 vec![(
                     "warmup".into(),
-                    format!("is {}, but the schedule has only {total} steps", self.warmup),
+                    format!(
+                        "is {}, but the schedule has only {total} steps; shorten it, or give the run more steps",
+                        self.warmup
+                    ),
                 )]
             }
             _ => vec![(
                 "decay".into(),
                 format!(
-                    "is {decay} after {} of warmup, but the schedule has only {total} steps",
+                    "is {decay} after {} of warmup, but the schedule has only {total} steps; shorten one of them, or give the run more",
                     self.warmup
                 ),
             )],

@@ -36,6 +36,21 @@ const PHASES: [(Phase, &str); 7] = [
     (Phase::Save, "writing a checkpoint"),
 ];
 
+impl Phase {
+    /// The fail point where it begins.
+    pub(crate) fn point(self) -> &'static str {
+        match self {
+            Phase::Idle => "train.idle",
+            Phase::Data => "train.data",
+            Phase::Forward => "train.forward",
+            Phase::Backward => "train.backward",
+            Phase::Optimizer => "train.optimizer",
+            Phase::Validation => "train.validation",
+            Phase::Save => "train.save",
+        }
+    }
+}
+
 /// Where a run stands: written by the loop, read by the watchdog.
 #[derive(Debug)]
 pub(crate) struct Whereabouts {

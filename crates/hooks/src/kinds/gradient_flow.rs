@@ -1,6 +1,7 @@
 //! How much gradient reaches every layer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use candle_core::Tensor;
 use schemars::JsonSchema;
@@ -9,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Clock;
 use crate::cx::Cx;
 use crate::error::{AttachError, HookResult};
+use crate::grads::NamedGrads;
 use crate::hook::{At, Hook, Want};
 use crate::manager::HookManager;
 use crate::options::HookOptions;
@@ -61,6 +63,18 @@ pub enum Verdict {
     Missing,
 }
 
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Healthy => "healthy",
+            Verdict::Vanishing => "vanishing",
+            Verdict::Exploding => "exploding",
+            Verdict::Dead => "dead",
+            Verdict::Missing => "missing",
+        })
+    }
+}
+
 /// The gradient at one layer in the last backward.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayerFlow {
@@ -75,10 +89,16 @@ pub struct LayerFlow {
 }
 
 /// Remembers the gradient norm of every layer in the last backward, and logs it as `<hook id>/<point>/norm`.
+///
+/// In a training run it also logs `<hook id>/<point>/ratio`, counts the layers that are `vanishing` (dead ones too), `exploding` and
+/// `missing` under these names, and warns of each layer once.
 pub struct GradientFlow {
     options: GradientFlowOptions,
     clock: Clock,
     norms: BTreeMap<String, f64>,
+    /// The names of the layers, in the order of the model's points; known once training has started.
+    layers: Vec<String>,
+    said: BTreeSet<String>,
 }
 
 impl GradientFlow {
@@ -94,7 +114,8 @@ impl GradientFlow {
             );
             return Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems: vec![problem] });
         }
-        Ok(Self { options, clock: Clock::default(), norms: BTreeMap::new() })
+        let (norms, layers, said) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        Ok(Self { options, clock: Clock::default(), norms, layers, said })
     }
 
     fn verdict(&self, norm: f64) -> Verdict {
@@ -137,6 +158,48 @@ impl Hook for GradientFlow {
         let norm = if moments.non_finite() == 0 { moments.norm() } else { f64::NAN };
         cx.log(format!("{}/{}/norm", cx.hook_id(), at.name()), norm);
         self.norms.insert(at.name().to_string(), norm);
+        Ok(())
+    }
+
+    fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
+        let this = cx.hooks().into_iter().find(|hook| hook.id == cx.hook_id());
+        self.layers = this.map(|hook| hook.matched).unwrap_or_default();
+        Ok(())
+    }
+
+    fn on_after_backward(&mut self, _grads: &NamedGrads, cx: &mut Cx) -> HookResult {
+        if self.clock != cx.clock() {
+            self.norms.clear(); // nothing arrived anywhere
+        }
+        let (mut vanishing, mut exploding, mut missing) = (0u64, 0u64, 0u64);
+        for layer in self.flow(&self.layers) {
+            let LayerFlow { point, norm, ratio, verdict } = &layer;
+            if let Some(ratio) = ratio {
+                cx.log(format!("{}/{point}/ratio", cx.hook_id()), *ratio);
+            }
+            match verdict {
+                Verdict::Healthy => continue,
+                Verdict::Vanishing | Verdict::Dead => vanishing += 1,
+                Verdict::Exploding => exploding += 1,
+                Verdict::Missing => missing += 1,
+            }
+            if self.said.insert(point.clone()) {
+                let norm = norm.map(|norm| format!(", its norm is {norm:e}")).unwrap_or_default();
+                tracing::warn!(hook = cx.hook_id(), "the gradient at `{point}` is {verdict}{norm}");
+            }
+        }
+        for (name, count) in [("vanishing", vanishing), ("exploding", exploding), ("missing", missing)] {
+            cx.log(format!("{}/{name}", cx.hook_id()), count as f64);
+        }
+        Ok(())
+    }
+
+    fn save_state(&self) -> HookResult<Option<serde_json::Value>> {
+        Ok(Some(serde_json::to_value(&self.said)?))
+    }
+
+    fn load_state(&mut self, state: serde_json::Value) -> HookResult {
+        self.said = serde_json::from_value(state)?;
         Ok(())
     }
 }

@@ -106,7 +106,8 @@ pub struct Histogram {
     pub counts: Vec<u64>,
 }
 
-/// Measures what passes, and logs it as `<hook id>/<point>/<metric>`.
+/// Measures what passes, and logs it as `<hook id>/<point>/<metric>`, a histogram as `<hook id>/<point>`, the time of a layer as
+/// `time/<hook id>/<point>`.
 pub struct Monitor {
     options: MonitorOptions,
     stats: BTreeMap<String, LayerStats>,
@@ -193,7 +194,7 @@ fn sorted_values<'a>(sorted: &'a mut Option<Vec<f64>>, x: &Tensor) -> HookResult
 }
 
 impl LayerStats {
-    /// Every number that is there, by name.
+    /// Every number that is there, by name. Time is not: it is never the same twice, and stands among the timings.
     fn named(&self) -> impl Iterator<Item = (&str, f64)> {
         let counts = [("bytes", self.bytes), ("memory", self.memory)];
         let broken = (self.non_finite > 0).then_some(self.non_finite);
@@ -205,7 +206,6 @@ impl LayerStats {
             ("max", self.max),
             ("norm", self.norm),
             ("zeros", self.zeros),
-            ("time", self.seconds),
         ];
         let values =
             values.into_iter().chain(counts.map(|(name, count)| (name, count.map(|count| count as f64))));
@@ -256,6 +256,12 @@ impl Hook for Monitor {
         let stats = LayerStats { count, seconds, ..self.measure(x)? };
         for (metric, value) in stats.named() {
             cx.log(format!("{}/{}/{metric}", cx.hook_id(), at.name()), value);
+        }
+        if let Some(seconds) = seconds {
+            cx.log(format!("time/{}/{}", cx.hook_id(), at.name()), seconds);
+        }
+        if let Some(histogram) = &stats.histogram {
+            cx.log_histogram(format!("{}/{}", cx.hook_id(), at.name()), histogram.clone());
         }
         self.stats.insert(at.name().to_string(), stats);
         self.stopwatch.own += begin.elapsed();

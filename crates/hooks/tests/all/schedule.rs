@@ -33,6 +33,22 @@ fn hooks_run_when_their_options_say() {
     assert_eq!(steps(HookOptions { sample_rate: 0.0, ..default() }, 1), [0u64; 0]);
 }
 
+/// With accumulation the first step of an epoch has several batches, and the hook is there for all of them.
+#[test]
+fn the_first_step_of_an_epoch_is_a_whole_step() {
+    let mut mock = Mock::new(["p"]).unwrap();
+    let options = HookOptions { every: Every::Epoch, ..HookOptions::default() };
+    let id = mock.attach_with(hook_fn::observe("p", |_, _, _| Ok(())), options).unwrap();
+    let mut ran = Vec::new();
+    for batch in 0..6 {
+        let clock = Clock { step: batch / 3, epoch: 0, batch, micro_batch: batch % 3 };
+        mock.set_up(PassSetup { clock, ..PassSetup::default() });
+        mock.fire("p", &tensor(&[1.0])).unwrap();
+        ran.push(mock.report().receipt(&id).unwrap().fired);
+    }
+    assert_eq!(ran, [1, 1, 1, 0, 0, 0]);
+}
+
 #[test]
 fn sampling_is_a_share_and_the_same_every_time() {
     let sampled = |id: &str| steps(HookOptions { sample_rate: 0.25, ..HookOptions::id(id) }, 100);

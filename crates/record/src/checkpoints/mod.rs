@@ -92,6 +92,14 @@ fn listed(checkpoints: &Path) -> Result<Vec<(u64, CheckpointRef)>, CheckpointErr
 
 /// Finds the checkpoint with the highest step among those that verify. What had to be skipped is returned and logged.
 pub fn newest_good(checkpoints: &Path) -> Result<Found, CheckpointError> {
+    newest_usable(checkpoints, |_| Ok(()))
+}
+
+/// The same among those that also `fit`: whoever wants to load one says what is wrong with it.
+pub fn newest_usable(
+    checkpoints: &Path,
+    mut fit: impl FnMut(&Path) -> Result<(), String>,
+) -> Result<Found, CheckpointError> {
     let mut found = Found::default();
     let (known, unknown): (Vec<_>, Vec<_>) =
         list(checkpoints)?.into_iter().partition(|one| one.step.is_some());
@@ -100,12 +108,13 @@ pub fn newest_good(checkpoints: &Path) -> Result<Found, CheckpointError> {
         found.skipped.push((checkpoint, problem));
     }
     for checkpoint in known.into_iter().rev() {
-        match verify(&checkpoint.path) {
+        let verified = verify(&checkpoint.path).map_err(|error| error.to_string());
+        match verified.and_then(|manifest| fit(&checkpoint.path).map(|()| manifest)) {
             Ok(manifest) => {
                 found.checkpoint = Some((checkpoint, manifest));
                 break;
             }
-            Err(error) => found.skipped.push((checkpoint, error.to_string())),
+            Err(problem) => found.skipped.push((checkpoint, problem)),
         }
     }
     for (checkpoint, problem) in &found.skipped {

@@ -158,6 +158,7 @@ fn pass(name: &str) -> io::Result<Option<Action>> {
     match action {
         Some(Action::Abort) => process::abort(),
         Some(Action::Sleep(time)) => {
+            tracing::warn!("sleeps at `{name}`"); // whoever wants to catch the process here has to know
             thread::sleep(time);
             Ok(None)
         }

@@ -2,7 +2,8 @@
 //!
 //! They exist in debug builds only; a release build compiles every one of them to nothing. A point is passed by
 //! name with [`point`]; every write of [`crate::disk`] passes one of `disk.create`, `disk.write`, `disk.sync`,
-//! `disk.rename`, `disk.sync_dir`, `disk.truncate` and `disk.remove`. What happens there is said by the environment
+//! `disk.rename`, `disk.sync_dir`, `disk.truncate` and `disk.remove`; a save passes `save.*`, the phases of training
+//! `train.*`, a line of a hook's log `log.append`. What happens there is said by the environment
 //! variable `TENTERHOOK_FAULTS`, which holds for the whole process, or by `fault::install` in a test, which holds
 //! for one thread and those that [`Scope::enter`] it, so that tests beside it are not disturbed.
 //!
@@ -14,7 +15,7 @@
 //! | `abort`, `kill` | the process dies at once: no destructor runs, nothing is flushed |
 //! | `enospc`, `eacces`, `eio` | the operation fails and has done nothing |
 //! | `short` | a write puts half of its bytes into the file and then fails as with `enospc`; elsewhere like `enospc` |
-//! | `sleep:MS` | the operation waits, then goes on |
+//! | `sleep:MS` | the operation says so in the log, waits, then goes on |
 
 use std::path::PathBuf;
 

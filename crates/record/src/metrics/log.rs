@@ -67,8 +67,10 @@ impl MetricsLog {
         Ok(())
     }
 
-    /// Returns when every line is on the disk. To be called before a checkpoint that records the position is finished.
+    /// Returns when every line is on the disk. To be called before a checkpoint that records the position is finished. A log that was
+    /// moved or removed meanwhile is an error: nobody would find its lines.
     pub fn sync(&self) -> Result<(), MetricsError> {
+        self.file.check_in_place().map_err(MetricsError::io("go on", &self.path))?;
         self.file.sync().map_err(MetricsError::io("sync", &self.path))
     }
 

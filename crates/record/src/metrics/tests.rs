@@ -192,3 +192,22 @@ proptest! {
         prop_assert_eq!(bits(&back), bits(&row));
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn p03_a_log_that_was_moved_removed_or_replaced_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.jsonl");
+    let mut log = MetricsLog::open(&path, None).unwrap();
+    log.append(&Row::default()).unwrap();
+    log.sync().unwrap();
+    let elsewhere = dir.path().join("elsewhere.jsonl");
+    fs::rename(&path, &elsewhere).unwrap();
+    let error = log.sync().unwrap_err().to_string();
+    assert!(error.contains("metrics.jsonl: cannot go on"), "{error}");
+    fs::write(&path, "").unwrap();
+    let error = log.sync().unwrap_err().to_string();
+    assert!(error.contains("another file is in its place"), "{error}");
+    fs::rename(&elsewhere, &path).unwrap();
+    log.sync().unwrap();
+}

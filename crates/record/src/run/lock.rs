@@ -18,8 +18,14 @@ const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 /// The lock of a run, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub struct RunLock {
-    /// The system's lock goes with the open file.
-    _file: DiskFile,
+    file: DiskFile,
+}
+
+impl Drop for RunLock {
+    fn drop(&mut self) {
+        // Closing the file is not enough: a process that is just being started from this one has it open as well, for a moment.
+        let _ = self.file.unlock();
+    }
 }
 
 /// Who holds a lock, as the lock's file says.
@@ -52,7 +58,7 @@ impl RunLock {
         let holder = Holder { pid: std::process::id(), host: host(), since: now() };
         let text = serde_json::to_string(&holder).unwrap_or_default();
         file.truncate(0).and_then(|()| writeln!(file, "{text}")).map_err(io("write the lock", path))?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 
@@ -69,5 +75,22 @@ fn describe_holder(path: &Path) -> String {
     match holder.and_then(|bytes| serde_json::from_slice::<Holder>(&bytes).ok()) {
         Some(Holder { pid, host, since }) => format!("process {pid} on {host} (since {since})"),
         None => "another process".to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn p09_a_lock_that_is_given_back_is_free_whoever_has_the_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run.lock");
+        let lock = RunLock::take(&path).unwrap();
+        let inherited = lock.file.duplicate().unwrap();
+        assert!(matches!(RunLock::take(&path), Err(RunError::Locked { .. })));
+        drop(lock);
+        assert!(RunLock::take(&path).is_ok());
+        drop(inherited);
     }
 }

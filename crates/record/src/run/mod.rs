@@ -44,7 +44,10 @@ impl RunDir {
             }
             Err(error) => return Err(io("create the directory", &path)(error)),
         }
-        disk::sync_dir(runs).map_err(io("sync", runs))?;
+        disk::sync_dir(runs).map_err(|error| {
+            let _ = disk::remove_dir_all(&path); // nobody has seen it
+            io("sync", runs)(error)
+        })?;
         Ok(Self { path, id })
     }
 
@@ -123,6 +126,7 @@ impl RunDir {
     /// ends, however that happens. What a killed process left half-written in the run's directory and among its
     /// checkpoints is removed.
     pub fn lock(&self) -> Result<RunLock, RunError> {
+        self.refuse_links(&self.path)?;
         let lock = RunLock::take(&self.lock_path())?;
         for dir in [self.path.clone(), self.checkpoints()] {
             for leftover in disk::sweep(&dir).map_err(RunError::io("sweep", &dir))? {
@@ -130,6 +134,23 @@ impl RunDir {
             }
         }
         Ok(lock)
+    }
+
+    /// A run writes into its own directory and nowhere else, so nothing in it may lead out. Checkpoints have a check of their own.
+    fn refuse_links(&self, dir: &Path) -> Result<(), RunError> {
+        let io = RunError::io;
+        for entry in fs::read_dir(dir).map_err(io("list", dir))? {
+            let entry = entry.map_err(io("list", dir))?;
+            let (path, kind) = (entry.path(), entry.file_type().map_err(io("list", dir))?);
+            if kind.is_symlink() {
+                let problem = "is a link, and a run writes only inside its own directory".to_string();
+                return Err(RunError::Damaged { path, problem });
+            }
+            if kind.is_dir() && path != self.checkpoints() {
+                self.refuse_links(&path)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -34,12 +34,8 @@ pub(super) fn carry_out(mut begun: Begun, quiet: bool, as_json: bool) -> Result<
 }
 
 fn tell_begin(begun: &Begun, quiet: bool) {
-    for (name, problem) in &begun.skipped {
-        output::note(&format!("WARNING: the checkpoint {name} is damaged and is not used: {problem}"));
-    }
-    if let (Some((name, step)), false) = (&begun.resumed, begun.skipped.is_empty()) {
-        output::note(&format!("WARNING: an older checkpoint is used in its place: {name}, step {step}"));
-    }
+    let skipped = begun.skipped.iter().map(|(name, problem)| (name.as_str(), problem.as_str()));
+    output::damaged_checkpoints(skipped, begun.resumed.as_ref().map(|(name, step)| (name.as_str(), *step)));
     if quiet {
         return;
     }

@@ -1,16 +1,18 @@
 //! `tenterhook eval`: validation and nothing else.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints;
-use tenterhook_record::run::{self, RunDir};
+use tenterhook_record::run::{self, RunDir, RunError};
+use tenterhook_train::Trainer;
 
 use super::error::CliError;
 use super::train::{check_plan, device_of, read_document, use_threads};
 use super::{Outcome, output};
+use crate::training::newest_checkpoint;
 
 /// Validate a model: that of a configuration, or of a run's newest checkpoint.
 #[derive(Args)]
@@ -42,15 +44,17 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     let as_file = PathBuf::from(&args.what);
     let run = match as_file.is_file() {
         true => None,
-        false => Some(RunDir::open(&run::find(&args.runs_dir, &args.what)?)?),
+        false => Some(RunDir::open(&find_run(&args.runs_dir, &args.what)?)?),
     };
     let config = run.as_ref().map_or(as_file, RunDir::config_path);
-    let document = read_document(&config, &args.set)?;
-    let document = match run {
-        // What only tells has nothing to tell here.
-        Some(_) => document.without_secret_hooks()?.0,
-        None => document,
-    };
+    let mut document = read_document(&config, &args.set)?;
+    if run.is_some() {
+        let (told, left_out) = document.without_secret_hooks()?;
+        for id in left_out {
+            output::note(&format!("without the hook `{id}`: its secrets are not recorded"));
+        }
+        document = told;
+    }
     let plan = check_plan(&document, None, registry)?;
     if plan.config.data.val.is_empty() {
         return Err(CliError::bad_input(
@@ -62,9 +66,7 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     let mut trainer = plan.evaluator(registry, &device)?;
     let mut from = None;
     if let Some(run) = &run {
-        let checkpoint = find_checkpoint(run, args.checkpoint.as_deref())?;
-        trainer.restore_weights(&checkpoint).map_err(|error| CliError::bad_input(error.to_string()))?;
-        from = Some(checkpoint);
+        from = Some(restore(&mut trainer, run, args.checkpoint.as_deref())?);
     }
     let metrics = trainer.evaluate().map_err(|error| CliError::failed(error.to_string()))?;
     if args.json {
@@ -78,24 +80,35 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
     Ok(if degraded { Outcome::Degraded } else { Outcome::Done })
 }
 
-fn find_checkpoint(run: &RunDir, name: Option<&str>) -> Result<PathBuf, CliError> {
+/// Whoever misspells the name of a file is not looking for a run.
+fn find_run(runs: &Path, wanted: &str) -> Result<PathBuf, CliError> {
+    run::find(runs, wanted).map_err(|error| match error {
+        RunError::NotFound { .. } => {
+            CliError::bad_input(format!("there is no file `{wanted}`, and in {error}"))
+        }
+        error => error.into(),
+    })
+}
+
+/// Puts the weights of a run's checkpoint into the model, and says which one it is.
+fn restore(trainer: &mut Trainer, run: &RunDir, name: Option<&str>) -> Result<PathBuf, CliError> {
+    let Some(name) = name else {
+        let (checkpoint, skipped) = newest_checkpoint(run, |path| trainer.restore_weights(path))?;
+        let skipped = skipped.iter().map(|(skipped, problem)| (skipped.name.as_str(), problem.as_str()));
+        output::damaged_checkpoints(skipped, Some((&checkpoint.name, checkpoint.step.unwrap_or(0))));
+        return Ok(checkpoint.path);
+    };
     let dir = run.checkpoints();
     let bad = |error: checkpoints::CheckpointError| CliError::bad_input(error.to_string());
-    if let Some(name) = name {
-        let known = checkpoints::list(&dir).map_err(bad)?;
-        let Some(found) = known.iter().find(|checkpoint| checkpoint.name == name) else {
-            let names: Vec<&str> = known.iter().map(|checkpoint| checkpoint.name.as_str()).collect();
-            return Err(CliError::bad_input(format!(
-                "no checkpoint is called `{name}`; there are {}",
-                names.join(", ")
-            )));
-        };
-        checkpoints::verify(&found.path).map_err(bad)?;
-        return Ok(found.path.clone());
-    }
-    let found = checkpoints::newest_good(&dir).map_err(bad)?;
-    match found.checkpoint {
-        Some((checkpoint, _)) => Ok(checkpoint.path),
-        None => Err(CliError::bad_input(format!("run {} has no good checkpoint", run.id()))),
-    }
+    let known = checkpoints::list(&dir).map_err(bad)?;
+    let Some(found) = known.iter().find(|checkpoint| checkpoint.name == name) else {
+        let names: Vec<&str> = known.iter().map(|checkpoint| checkpoint.name.as_str()).collect();
+        return Err(CliError::bad_input(format!(
+            "no checkpoint is called `{name}`; there are {}",
+            names.join(", ")
+        )));
+    };
+    checkpoints::verify(&found.path).map_err(bad)?;
+    trainer.restore_weights(&found.path).map_err(|error| CliError::bad_input(error.to_string()))?;
+    Ok(found.path.clone())
 }

@@ -15,6 +15,7 @@ mod train;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 use clap::{Parser, Subcommand};
 use tenterhook_hooks::HookRegistry;
@@ -84,6 +85,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
     args: impl IntoIterator<Item = S>,
 ) -> ExitCode {
     start_logging();
+    signals::survive_file_size_limit();
     let cli = Cli::parse_from(args);
     let run = move || match cli.command {
         Command::Train(args) => train::run(&args, &registry),
@@ -109,18 +111,36 @@ pub fn run_with<S: Into<OsString> + Clone>(
     }
 }
 
-/// Warnings go to standard error, and the shapes that `debug` was asked for; `RUST_LOG` asks for more.
+/// Says more than warnings from now on.
+static LOG_MORE: OnceLock<Box<dyn Fn() + Send + Sync>> = OnceLock::new();
+
+/// Warnings go to standard error, and the shapes that `debug` was asked for; `RUST_LOG` asks for more, and so does [`log_more`].
 fn start_logging() {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("warn,tenterhook_hooks::kinds::debug=info"));
+    let given = EnvFilter::try_from_default_env();
+    let is_given = given.is_ok();
+    let filter = given.unwrap_or_else(|_| EnvFilter::new("warn,tenterhook_hooks::kinds::debug=info"));
     let color =
         std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // Another subscriber may be there already when a test or a user's own main calls us.
-    let _ = tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(color)
         .without_time()
         .with_target(false)
-        .try_init();
+        .with_filter_reloading();
+    let handle = log.reload_handle();
+    // Another subscriber may be there already when a test or a user's own main calls us.
+    if log.try_init().is_ok() && !is_given {
+        let more = move || {
+            let ours = ["hooks", "train", "models", "record"].map(|part| format!("tenterhook_{part}=debug"));
+            // It only fails when nobody logs any more.
+            let _ = handle.reload(EnvFilter::new(format!("info,tenterhook=debug,{}", ours.join(","))));
+        };
+        let _ = LOG_MORE.set(Box::new(more));
+    }
+}
+
+/// Logs what happens in detail, as `debug = true` asks for. `RUST_LOG` has the last word.
+fn log_more() {
+    LOG_MORE.get().into_iter().for_each(|more| more());
 }

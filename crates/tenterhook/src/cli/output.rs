@@ -29,6 +29,21 @@ pub(super) fn note(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", fit(text));
 }
 
+/// Warns of checkpoints that cannot be used, each with its problem, and says which one is used instead.
+pub(super) fn damaged_checkpoints<'a>(
+    skipped: impl Iterator<Item = (&'a str, &'a str)>,
+    used: Option<(&str, u64)>,
+) {
+    let mut any = false;
+    for (name, problem) in skipped {
+        note(&format!("WARNING: the checkpoint {name} is damaged and is not used: {problem}"));
+        any = true;
+    }
+    if let (true, Some((name, step))) = (any, used) {
+        note(&format!("WARNING: an older checkpoint is used in its place: {name}, step {step}"));
+    }
+}
+
 /// Prints an error to standard error. Messages may quote files, so they are made fit for a terminal: no control characters,
 /// no endless lines.
 pub(super) fn error(message: &str) {

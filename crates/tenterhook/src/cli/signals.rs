@@ -1,10 +1,18 @@
 //! Being asked to leave, by a signal.
 
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use std::sync::Arc;
+
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::flag;
 use tenterhook_train::Interrupt;
 
 use super::error::CliError;
+
+/// A file that grows past a limit of the system is an error that can be told, like a full disk, and not the end of the process.
+pub(super) fn survive_file_size_limit() {
+    // Without the handler everything works as before, but for that one case.
+    let _ = flag::register(SIGXFSZ, Arc::default());
+}
 
 /// The first signal asks the run to save and leave; a second one ends the process at once.
 pub(super) fn raise_on_signal(interrupt: &Interrupt) -> Result<(), CliError> {

@@ -10,7 +10,7 @@ use tenterhook_train::config::{Document, Problems};
 use super::carry_out::carry_out;
 use super::error::CliError;
 use super::output::{self, shell_words};
-use super::{Outcome, device};
+use super::{Outcome, device, log_more};
 use crate::training::{Plan, Start};
 
 /// Train a model from a configuration.
@@ -59,7 +59,13 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
     let args_given = std::env::args().collect();
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
     let begun = match (&args.resume, &args.fork) {
-        (Some(run), _) => start.resume(&find_run(&plan, run.as_deref())?)?,
+        (Some(run), _) => {
+            let begun = start.resume(&find_run(&plan, run.as_deref())?)?;
+            if begun.resumed.is_none() {
+                output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
+            }
+            begun
+        }
         (None, Some(run)) => start.fork(&run::find(&plan.config.run.dir, run)?)?,
         (None, None) => start.new_one()?,
     };
@@ -122,6 +128,9 @@ pub(super) fn check_plan(
     registry: &HookRegistry,
 ) -> Result<Plan, CliError> {
     let mut plan = Plan::check(document, registry)?;
+    if plan.config.train.debug {
+        log_more();
+    }
     if let Some(dir) = runs_dir {
         plan.config.run.dir = dir.to_path_buf();
     }

@@ -7,8 +7,9 @@ use candle_core::Device;
 use serde_json::Value;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
-use tenterhook_record::run::{self, RunDir, RunError, RunRecord};
-use tenterhook_train::config::{Problems, differences};
+use tenterhook_record::disk;
+use tenterhook_record::run::{self, RunDir, RunError, RunLock, RunRecord};
+use tenterhook_train::config::{Problems, differences, redacted_args};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
 
 use super::plan::{Assembled, Plan};
@@ -101,15 +102,26 @@ impl Start<'_> {
             config_toml: self.plan.recorded().to_toml(),
             seed: self.plan.config.run.seed,
             threads: rayon::current_num_threads(),
-            args: self.args.clone(),
+            args: redacted_args(self.args.clone()),
             parent: self.parent.clone(),
             data: assembled.data.clone(),
         }
     }
 
-    fn new_dir(&self) -> Result<RunDir, BeginError> {
+    /// Begins a run in a directory of its own.
+    fn in_new_dir(
+        &self,
+        begin: impl FnOnce(RunDir, RunLock) -> Result<Run, TrainError>,
+    ) -> Result<Run, BeginError> {
         let section = &self.plan.config.run;
-        Ok(RunDir::create(&section.dir, section.name.as_deref())?)
+        let dir = RunDir::create(&section.dir, section.name.as_deref())?;
+        let path = dir.path().to_path_buf();
+        let begun = dir.lock().map_err(BeginError::from).and_then(|lock| Ok(begin(dir, lock)?));
+        if begun.is_err() {
+            // It was made a moment ago and holds nothing; its name is free for the next try, if the disk lets us.
+            let _ = disk::remove_dir_all(&path);
+        }
+        begun
     }
 
     /// A new run in a directory of its own.
@@ -119,13 +131,13 @@ impl Start<'_> {
     }
 
     fn begin_anew(&self, assembled: Assembled) -> Result<Begun, BeginError> {
-        let run = Run::start(self.new_dir()?, &self.facts(&assembled))?;
+        let run = self.in_new_dir(|dir, lock| Run::start(dir, lock, &self.facts(&assembled)))?;
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
     }
 
     /// A new run that does again what another one did, which read this data: from scratch, or from the checkpoint where that one began.
     pub fn repeat(&self, data: &Value, origin: Option<&Origin>) -> Result<Begun, BeginError> {
-        let assembled = self.plan.assemble(self.registry, self.device)?;
+        let mut assembled = self.plan.assemble(self.registry, self.device)?;
         let changed = differences(data, &assembled.data);
         if !changed.is_empty() {
             let keys = changed.iter().map(|change| format!("\n  {}", change.key)).collect::<String>();
@@ -133,33 +145,42 @@ impl Start<'_> {
         }
         match origin {
             None => self.begin_anew(assembled),
-            Some(origin) => self.branch(assembled, origin, Vec::new()),
+            Some(origin) => {
+                assembled.trainer.restore_fork(&origin.checkpoint.path)?;
+                self.branch(assembled, origin, Vec::new())
+            }
         }
     }
 
-    /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed.
+    /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed. A run that
+    /// was killed before its first checkpoint, and so before its first step, begins again.
     pub fn resume(&self, path: &Path) -> Result<Begun, BeginError> {
         let dir = RunDir::open(path)?;
-        let (checkpoint, skipped) = newest(&dir)?;
+        let lock = dir.lock()?; // before anything is looked at: nobody adds a checkpoint meanwhile
+        if never_began(&dir)? {
+            let assembled = self.plan.assemble(self.registry, self.device)?;
+            let run = Run::start(dir, lock, &self.facts(&assembled))?;
+            return Ok(begun(assembled.trainer.with_run(run), None, Vec::new()));
+        }
         self.check_unchanged(&dir)?;
-        let assembled = self.plan.assemble(self.registry, self.device)?;
+        let mut assembled = self.plan.assemble(self.registry, self.device)?;
+        let (checkpoint, skipped) = newest_checkpoint(&dir, |path| assembled.trainer.restore(path))?;
         let step = checkpoint.step.unwrap_or(0);
-        let run = Run::resume(dir, &self.facts(&assembled), &checkpoint.name, step)?;
-        put_aside(&skipped);
-        let mut trainer = assembled.trainer.with_run(run);
-        trainer.restore(&checkpoint.path)?;
+        let run = Run::resume(dir, lock, &self.facts(&assembled), &checkpoint.name, step)?;
+        put_aside(&skipped)?;
+        let trainer = assembled.trainer.go_on_with(run)?;
         Ok(begun(trainer, Some((checkpoint.name, step)), skipped))
     }
 
     /// A new run that goes on from another one's newest good checkpoint, with a configuration of its own.
     pub fn fork(&self, path: &Path) -> Result<Begun, BeginError> {
         let from = RunDir::open(path)?;
-        let (checkpoint, skipped) = newest(&from)?;
-        let assembled = self.plan.assemble(self.registry, self.device)?;
-        let origin = Origin { run_id: from.id().to_string(), checkpoint };
-        self.branch(assembled, &origin, skipped)
+        let mut assembled = self.plan.assemble(self.registry, self.device)?;
+        let (checkpoint, skipped) = newest_checkpoint(&from, |path| assembled.trainer.restore_fork(path))?;
+        self.branch(assembled, &Origin { run_id: from.id().to_string(), checkpoint }, skipped)
     }
 
+    /// A new run of a trainer that has been restored from a checkpoint of another.
     fn branch(
         &self,
         assembled: Assembled,
@@ -168,11 +189,10 @@ impl Start<'_> {
     ) -> Result<Begun, BeginError> {
         let parent = self.parent.clone().or(Some(origin.run_id.clone()));
         let facts = RunFacts { parent, ..self.facts(&assembled) };
-        let mut trainer = assembled.trainer;
-        trainer.restore_fork(&origin.checkpoint.path)?;
         let step = origin.checkpoint.step.unwrap_or(0);
-        let run = Run::fork(self.new_dir()?, &facts, &origin.to_string(), step)?;
-        Ok(begun(trainer.with_run(run), Some((origin.checkpoint.name.clone(), step)), skipped))
+        let run = self.in_new_dir(|dir, lock| Run::fork(dir, lock, &facts, &origin.to_string(), step))?;
+        let from = (origin.checkpoint.name.clone(), step);
+        Ok(begun(assembled.trainer.with_run(run), Some(from), skipped))
     }
 
     fn check_unchanged(&self, dir: &RunDir) -> Result<(), BeginError> {
@@ -199,15 +219,26 @@ fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(Checkpo
     }
 }
 
-/// The newest checkpoint that can be trusted, and the newer ones that cannot.
-fn newest(dir: &RunDir) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>), BeginError> {
-    let found = checkpoints::newest_good(&dir.checkpoints()).map_err(TrainError::from)?;
+/// Whether a run was killed before it had saved, let alone done, anything.
+fn never_began(dir: &RunDir) -> Result<bool, BeginError> {
+    let checkpoints = checkpoints::list(&dir.checkpoints()).map_err(TrainError::from)?;
+    let logged = std::fs::metadata(dir.metrics_path()).map_or(0, |about| about.len());
+    Ok(checkpoints.is_empty() && logged == 0)
+}
+
+/// The newest checkpoint that can be trusted and restored, and the newer ones that cannot.
+pub(crate) fn newest_checkpoint(
+    dir: &RunDir,
+    mut restore: impl FnMut(&Path) -> Result<(), TrainError>,
+) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>), BeginError> {
+    let restore = |path: &Path| restore(path).map_err(|error| error.to_string());
+    let found = checkpoints::newest_usable(&dir.checkpoints(), restore).map_err(TrainError::from)?;
     match found.checkpoint {
         Some((checkpoint, _)) => Ok((checkpoint, found.skipped)),
         None => {
             let problems = found.skipped.iter().map(|(_, problem)| format!("\n  {problem}"));
             Err(BeginError::Nothing(format!(
-                "run {} has no good checkpoint to go on from in {}: it cannot be resumed or forked; start anew without that{}",
+                "run {} has no good checkpoint to go on from in {}: it cannot be resumed or forked; a new run needs another name, or this directory out of its way{}",
                 dir.id(),
                 dir.checkpoints().display(),
                 problems.collect::<String>(),
@@ -217,17 +248,16 @@ fn newest(dir: &RunDir) -> Result<(CheckpointRef, Vec<(CheckpointRef, String)>),
 }
 
 /// Damaged checkpoints make way: the run will write others under their names.
-fn put_aside(skipped: &[(CheckpointRef, String)]) {
+fn put_aside(skipped: &[(CheckpointRef, String)]) -> Result<(), BeginError> {
     for (checkpoint, _) in skipped {
-        let versions = (0..)
-            .map(|version| checkpoint.path.with_file_name(format!(".damaged-{version}-{}", checkpoint.name)));
-        if let Some(aside) = versions.take(1000).find(|path| !path.exists())
-            && let Err(error) = std::fs::rename(&checkpoint.path, &aside)
-        {
-            tracing::warn!(
-                "the damaged checkpoint {} could not be put aside: {error}",
-                checkpoint.path.display()
-            );
-        }
+        let (dir, name) = (checkpoint.path.parent().unwrap_or(Path::new("")), &checkpoint.name);
+        let versions = (0..).map(|version| dir.join(format!(".damaged-{version}-{name}")));
+        let aside = versions.take(1000).find(|path| path.symlink_metadata().is_err());
+        let moved = aside.map_or(Ok(()), |aside| disk::rename(&checkpoint.path, &aside));
+        moved.and_then(|()| disk::sync_dir(dir)).map_err(|error| {
+            let path = checkpoint.path.display();
+            BeginError::Nothing(format!("the damaged checkpoint {path} cannot be put aside: {error}"))
+        })?;
     }
+    Ok(())
 }

@@ -5,6 +5,7 @@ mod place;
 mod plan;
 mod task;
 
+pub(crate) use begin::newest_checkpoint;
 pub use begin::{BeginError, Begun, Origin, Start};
 pub use place::Place;
 pub use plan::{Outline, Plan, schema};

@@ -222,7 +222,7 @@ impl Plan {
         Ok(trainer.with_schedule(&self.schedule)?.with_validation(val))
     }
 
-    /// The hooks of the configuration, and those that every run has.
+    /// The hooks of the configuration. What every run has, the trainer has already.
     fn attach_hooks(
         &self,
         problems: &mut Problems,
@@ -233,16 +233,10 @@ impl Plan {
                 problems.add(section.path.clone(), error.to_string());
             }
         }
-        let mut usual = vec![json!({ "kind": "identity_update" }), json!({ "kind": "grad_coverage" })];
         if let Some(limit) = self.config.train.max_time {
-            usual.push(json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() }));
-        }
-        for hook in usual {
-            let has_one = |section: &Section| section.value["kind"] == hook["kind"];
-            if !self.config.hooks.iter().any(has_one)
-                && let Err(error) = attach(&hook)
-            {
-                problems.add("hooks", error.to_string());
+            let hook = json!({ "kind": "max_time", "duration": limit.duration().as_secs_f64() });
+            if let Err(error) = attach(&hook) {
+                problems.add("train.max_time", error.to_string());
             }
         }
     }
@@ -337,8 +331,12 @@ impl Plan {
 
 fn data_sets(sections: &mut [Section], role: Role, problems: &mut Problems) -> Vec<DataConfig> {
     let wrong = |set: &DataConfig| {
+        let problem = |path: &Path| match path.exists() {
+            true => format!("{} is not a regular file", path.display()),
+            false => format!("there is no file {}", path.display()),
+        };
         let gone = set.path.as_deref().filter(|path| !path.is_file());
-        let gone = gone.map(|path| ("path".to_string(), format!("there is no file {}", path.display())));
+        let gone = gone.map(|path| ("path".to_string(), problem(path)));
         set.problems(role).into_iter().chain(gone).collect()
     };
     sections.iter_mut().filter_map(|section| section.resolve(problems, wrong)).collect()

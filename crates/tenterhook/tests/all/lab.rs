@@ -8,6 +8,7 @@ use serde_json::Value;
 use tenterhook::record::checkpoints;
 
 use crate::support::Ran;
+use crate::traces::{Traces, files_of, timeless, traces_of};
 
 /// A run that takes a fraction of a second: 40 steps, with dropout, two loaders, accumulation, validation and checkpoints.
 pub(crate) const TINY: &str = r#"
@@ -77,6 +78,38 @@ impl Lab {
         lab
     }
 
+    /// The same configuration and runs in another directory.
+    pub(crate) fn copy(&self) -> Self {
+        let lab = Self::new();
+        copy_dir(self.path(), lab.path());
+        lab
+    }
+
+    /// Every file under `runs/` with its contents, hidden ones too; but for the lock, which says who held it last.
+    pub(crate) fn tree(&self) -> Vec<(PathBuf, blake3::Hash)> {
+        let mut files = Vec::new();
+        let mut dirs = vec![self.dir.path().join("runs")];
+        while let Some(dir) = dirs.pop() {
+            for entry in fs::read_dir(&dir).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => dirs.push(path),
+                    false if path.ends_with("run.lock") => {}
+                    false => files.push((path.clone(), blake3::hash(&fs::read(&path).unwrap()))),
+                }
+            }
+        }
+        files.sort_by(|a, b| a.0.cmp(&b.0));
+        files
+    }
+
+    /// The same in memory where the system has a directory for that: a campaign would spend its time waiting for the disk.
+    pub(crate) fn in_memory(config: &str) -> Self {
+        let lab = tempfile::tempdir_in("/dev/shm").map_or_else(|_| Self::new(), |dir| Self { dir });
+        lab.write("run.toml", config);
+        lab
+    }
+
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -119,7 +152,7 @@ impl Lab {
     /// The lines of `metrics.jsonl` without times: what two runs of the same must have in common.
     pub(crate) fn metrics(&self, run: &str) -> Vec<Value> {
         let text = fs::read_to_string(self.run_dir(run).join("metrics.jsonl")).unwrap();
-        text.lines().map(|line| without_times(serde_json::from_str(line).unwrap())).collect()
+        text.lines().map(|line| timeless(serde_json::from_str(line).unwrap())).collect()
     }
 
     /// The newest good checkpoint.
@@ -141,36 +174,31 @@ impl Lab {
     pub(crate) fn digest(&self, run: &str) -> Vec<(String, blake3::Hash)> {
         digest_of(&self.checkpoint(run))
     }
+
+    /// Everything a run leaves behind.
+    pub(crate) fn traces(&self, run: &str) -> Traces {
+        traces_of(&self.run_dir(run))
+    }
 }
 
-/// The digests of a checkpoint's files; of `state.json` without what differs from run to run: ids and lengths of logs with times.
-pub(crate) fn digest_of(checkpoint: &Path) -> Vec<(String, blake3::Hash)> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(checkpoint).unwrap() {
+fn copy_dir(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if path.is_dir() || name == "manifest.json" {
-            continue;
-        }
-        let mut bytes = fs::read(&path).unwrap();
-        if name == "state.json" {
-            let mut state: Value = serde_json::from_slice(&bytes).unwrap();
-            for key in ["run_id", "metrics_bytes"] {
-                state[key] = Value::Null;
+        let copy = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => {
+                fs::create_dir(&copy).unwrap();
+                copy_dir(&path, &copy);
             }
-            bytes = state.to_string().into_bytes();
+            false => drop(fs::copy(&path, &copy).unwrap()),
         }
-        files.push((name, blake3::hash(&bytes)));
     }
-    files.sort_by(|a, b| a.0.cmp(&b.0));
-    files
 }
 
-fn without_times(mut row: Value) -> Value {
-    if let Some(row) = row.as_object_mut() {
-        row.retain(|name, _| name != "time" && !name.starts_with("time/"));
-    }
-    row
+/// The digests of a checkpoint's files; of `state.json` without what differs from run to run.
+pub(crate) fn digest_of(checkpoint: &Path) -> Vec<(String, blake3::Hash)> {
+    let digest = |(name, contents): (String, String)| (name, blake3::hash(contents.as_bytes()));
+    files_of(checkpoint).into_iter().map(digest).collect()
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Running the binary.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Output};
 
 /// What a command did.
 pub(crate) struct Ran {
@@ -13,7 +13,15 @@ pub(crate) struct Ran {
 impl Ran {
     /// Runs a command to its end.
     pub(crate) fn of(mut command: Command) -> Self {
-        let output = command.output().unwrap();
+        Self::told(command.output().unwrap())
+    }
+
+    /// Waits for the end of a command that was started with its output piped.
+    pub(crate) fn of_child(child: Child) -> Self {
+        Self::told(child.wait_with_output().unwrap())
+    }
+
+    fn told(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }
@@ -54,4 +62,12 @@ pub(crate) fn capture_args(model: &Path, tokens: &Path, out: &Path) -> Vec<Strin
     ];
     args.extend(points);
     args
+}
+
+/// How many rounds a campaign goes: few in the ordinary suite, many when `TENTERHOOK_CAMPAIGN=long` (`scripts/campaign` sets it).
+pub(crate) fn campaign(short: u64, long: u64) -> u64 {
+    match std::env::var("TENTERHOOK_CAMPAIGN").as_deref() {
+        Ok("long") => long,
+        _ => short,
+    }
 }

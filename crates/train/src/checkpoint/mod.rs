@@ -6,7 +6,7 @@ mod snapshot;
 
 pub(crate) use read::read;
 pub(crate) use saver::Saver;
-pub(crate) use snapshot::{Snapshot, State, Weights, as_safetensors};
+pub(crate) use snapshot::{Snapshot, State, Weights, as_safetensors, is_interim};
 
 /// The version of `state.json`.
 const STATE_FORMAT: u64 = 1;

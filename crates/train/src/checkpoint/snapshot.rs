@@ -8,10 +8,21 @@ use candle_core::{Result, Tensor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use tenterhook_hooks::SavedHook;
-use tenterhook_record::checkpoints::{CheckpointError, CheckpointWriter};
+use tenterhook_record::checkpoints::{CheckpointError, CheckpointWriter, Manifest};
 
 use super::{HOOKS, MODEL, OPTIMIZER, STATE, STATE_FORMAT};
 use crate::progress::Progress;
+
+/// In the manifest of a checkpoint that is there only until the next one is.
+const INTERIM: &str = "interim";
+
+/// Where a checkpoint is.
+type Written = std::result::Result<PathBuf, CheckpointError>;
+
+/// Whether a checkpoint is there only until the next one is.
+pub(crate) fn is_interim(manifest: &Manifest) -> bool {
+    manifest.meta.get(INTERIM) == Some(&Value::Bool(true))
+}
 
 /// Weights by name, with what a model directory needs beside them.
 #[derive(Clone)]
@@ -66,11 +77,16 @@ impl Snapshot {
     }
 
     /// Writes it as a checkpoint of this name. What is there under that name stays.
-    pub(crate) fn write(
-        &self,
-        checkpoints: &Path,
-        name: &str,
-    ) -> std::result::Result<PathBuf, CheckpointError> {
+    pub(crate) fn write(&self, checkpoints: &Path, name: &str) -> Written {
+        self.write_with(checkpoints, name, Map::new())
+    }
+
+    /// The same for a checkpoint that is there only until the next one is.
+    pub(crate) fn write_interim(&self, checkpoints: &Path, name: &str) -> Written {
+        self.write_with(checkpoints, name, Map::from_iter([(INTERIM.to_string(), json!(true))]))
+    }
+
+    fn write_with(&self, checkpoints: &Path, name: &str, mut meta: Map<String, Value>) -> Written {
         let mut writer = CheckpointWriter::begin(checkpoints, name, self.state.progress.step)?;
         write_weights(&mut writer, "", &self.weights)?;
         if let Some((dir, weights)) = &self.beside {
@@ -92,7 +108,6 @@ impl Snapshot {
             serde_json::to_writer_pretty(&mut *to, &state)?;
             to.write_all(b"\n")
         })?;
-        let mut meta = Map::new();
         meta.insert("run_id".to_string(), json!(self.state.run_id));
         meta.insert("epoch".to_string(), json!(self.state.progress.cursor.epoch));
         writer.finish(meta)
@@ -115,13 +130,18 @@ fn write_tensors(
     name: &str,
     tensors: &[(String, Tensor)],
 ) -> std::result::Result<(), CheckpointError> {
-    writer.file(name, |to: &mut dyn Write| to.write_all(&as_safetensors(tensors)?))
+    writer.file(name, |to: &mut dyn Write| to.write_all(&as_safetensors(tensors, [])?))
 }
 
-/// Named tensors as the bytes of a safetensors file.
-pub(crate) fn as_safetensors(tensors: &[(String, Tensor)]) -> std::io::Result<Vec<u8>> {
+/// Named tensors as the bytes of a safetensors file, with these texts about it.
+pub(crate) fn as_safetensors<const N: usize>(
+    tensors: &[(String, Tensor)],
+    about: [(&str, String); N],
+) -> std::io::Result<Vec<u8>> {
     // `transformers` refuses a file that does not say this of itself.
-    let about = HashMap::from([("format".to_string(), "pt".to_string())]);
+    let format = ("format", "pt".to_string());
+    let about: HashMap<_, _> =
+        about.into_iter().chain([format]).map(|(key, text)| (key.to_string(), text)).collect();
     let views = tensors.iter().map(|(name, tensor)| (name.as_str(), tensor));
     safetensors::serialize(views, Some(about)).map_err(std::io::Error::other)
 }

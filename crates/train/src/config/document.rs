@@ -61,6 +61,11 @@ impl Document {
             Some("json") => Format::Json,
             _ => return Err(fail("a configuration ends with .toml or .json".to_string())),
         };
+        // A pipe could block for ever.
+        match std::fs::metadata(path) {
+            Ok(about) if !about.is_file() => return Err(fail("is not a regular file".to_string())),
+            _ => {}
+        }
         let mut bytes = Vec::new();
         File::open(path)
             .and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes))

@@ -26,6 +26,7 @@ pub use differences::{Difference, differences};
 pub use document::{Document, Format};
 pub use forms::{FastDevRun, TimeLimit, ValidateEvery};
 pub use hooks_config::HooksConfig;
+pub use overrides::redacted_args;
 pub use problems::{Line, Problem, Problems};
 pub use resume::resume_differences;
 pub use run::{DataSection, RunConfig, RunSection, Section};

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::document::MAX_DEPTH;
+use super::write::{REDACTED, redacted};
 use super::{path, toml};
 
 /// What is longer belongs into the file.
@@ -32,6 +33,40 @@ pub(super) fn apply(root: &mut Value, assignment: &str) -> Result<String, (Strin
     *at = read(text.trim()).map_err(|message| (path.clone(), message))?;
     *root = changed;
     Ok(path)
+}
+
+/// Arguments of a command as they may be recorded: an override that sets a secret, by itself or inside of a table, without its value.
+pub fn redacted_args(args: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut is_override = false;
+    let redact = |arg: String| {
+        let (flag, assignment) = match arg.strip_prefix("--set=") {
+            Some(assignment) => ("--set=", assignment),
+            None if is_override => ("", arg.as_str()),
+            None => ("", ""),
+        };
+        is_override = arg == "--set";
+        let says_secret = match split(assignment) {
+            _ if assignment.is_empty() => false,
+            // As in `apply`, but alone: whatever is in the way there is not here.
+            Ok((steps, text)) => {
+                let keys = steps.into_iter().rev().map(|step| match step {
+                    Step::Key(key) | Step::Number(_, key) => key,
+                    Step::Index(index) => index.to_string(),
+                });
+                let tree = keys.fold(read(text.trim()).unwrap_or_default(), |value, key| {
+                    Value::Object(Map::from_iter([(key, value)]))
+                });
+                redacted(tree.clone()) != tree
+            }
+            Err(_) => true, // nobody knows what it says
+        };
+        match (says_secret, assignment.split_once('=')) {
+            (true, Some((key, _))) => format!("{flag}{key}={REDACTED}"),
+            (true, None) => format!("{flag}{REDACTED}"),
+            (false, _) => arg,
+        }
+    };
+    args.into_iter().map(redact).collect()
 }
 
 /// A message with the key as it was written, so that one of several overrides is found again.
@@ -135,5 +170,29 @@ fn step(text: &str, is_first: bool) -> Result<(Step, &str), String> {
     match key.parse() {
         Ok(index) => Ok((Step::Number(index, key.to_string()), rest)),
         Err(_) => Ok((Step::Key(key.to_string()), rest)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_of_overrides_are_not_recorded() {
+        let table = [
+            (["train", "--set", "train.steps=5"], None),
+            (["train", "--set=train.name=url=x", "hooks.0.url=s3cret"], None), // no override, a file of an odd name
+            (["train", "--set", "hooks.0.url=https://a.example/s3cret"], Some("hooks.0.url=<redacted>")),
+            (["train", "--set", "hooks[0].url = 's3cret'"], Some("hooks[0].url =<redacted>")),
+            (["train", "--set", "hooks.0={kind='webhook', url='s3cret'}"], Some("hooks.0=<redacted>")),
+            (["train", "--set", "\"s3cret"], Some("<redacted>")),
+        ];
+        for (args, want) in table {
+            let got = redacted_args(args.map(str::to_string));
+            let want = want.map_or(args.to_vec(), |want| vec!["train", "--set", want]);
+            assert_eq!(got, want);
+        }
+        let joined = redacted_args(["--set=hooks.0.url=s3cret".to_string()]);
+        assert_eq!(joined, ["--set=hooks.0.url=<redacted>"]);
     }
 }

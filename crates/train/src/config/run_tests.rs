@@ -99,6 +99,7 @@ const BROKEN: [(&str, &[&str]); 13] = [
         "GOOD\n[run]\nsede = 1\nname = ' '\ndir = 3\n",
         &[
             "line 11: run.sede: unknown key; did you mean `seed`?",
+            "line 12: run.name: is empty; leave it out",
             "line 13: run.dir: is `3`, expected a text",
         ],
     ),

@@ -18,6 +18,8 @@ struct Kitchen {
     #[serde(default)]
     stock: BTreeMap<String, u32>,
     drink: Option<Drink>,
+    #[serde(default)]
+    hours: [u8; 2],
     #[serde(default, alias = "loafs")]
     #[schemars(extend("aliases" = ["loafs"]))]
     loaves: u8,
@@ -110,6 +112,16 @@ fn a_wrong_kind_is_told_with_the_others() {
     check(
         &format!("{good}stock = 5\nshelves = 3\n"),
         &["line 3: stock: is `5`, expected a table", "line 4: shelves: is `3`, expected a list"],
+    );
+}
+
+#[test]
+fn a_list_of_fixed_length_is_judged_as_a_whole() {
+    let bad = "name = 1\noven.heat = 1\n";
+    check(&format!("{bad}hours = [8, 18]\n"), &["line 1: name: is `1`, expected text"]);
+    check(
+        "name = 'a'\noven.heat = 1\nhours = [8]\n",
+        &["line 3: hours: invalid length 1, expected an array of length 2"],
     );
 }
 

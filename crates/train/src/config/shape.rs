@@ -112,8 +112,12 @@ pub(super) fn words(schema: &Value) -> Vec<&str> {
     listed.chain(schema["const"].as_str()).chain(parts.flat_map(words)).collect()
 }
 
-/// The schema of the elements of a list; `None` when it is not about lists of one sort.
+/// The schema of the elements of a list; `None` when it is not about lists of one sort, or about one of a fixed length, of which no
+/// element makes sense alone.
 pub(super) fn elements(schema: &Value) -> Option<&Value> {
+    if schema["minItems"].is_number() && schema["minItems"] == schema["maxItems"] {
+        return None;
+    }
     let parts = ["oneOf", "anyOf"].iter().filter_map(|word| schema[word].as_array()).flatten();
     schema.get("items").filter(|items| items.is_object()).or_else(|| parts.filter_map(elements).next())
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::forms::{FastDevRun, TimeLimit, ValidateEvery};
 
-/// What happens when a checkpoint cannot be written.
+/// What happens when a checkpoint, or a row of the log, cannot be written. The last checkpoint of a run has to be written in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OnCheckpointFailure {
@@ -48,7 +48,7 @@ pub struct TrainSection {
     pub keep_checkpoints: u64,
     /// Writes checkpoints beside the training.
     pub async_checkpoints: bool,
-    /// What happens when a checkpoint cannot be written: "stop" or "continue".
+    /// What happens when a checkpoint, or a row of the log, cannot be written: "stop" or "continue".
     pub on_checkpoint_failure: OnCheckpointFailure,
     /// Scales the gradients down to this norm over all of them.
     pub grad_clip: Option<f64>,

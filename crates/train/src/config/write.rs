@@ -10,7 +10,7 @@ use super::run::{RunConfig, Section};
 const SECRETS: [&str; 6] = ["url", "token", "secret", "password", "api_key", "authorization"];
 
 /// What is written instead.
-const REDACTED: &str = "<redacted>";
+pub(super) const REDACTED: &str = "<redacted>";
 
 /// Whether something secret was left out of this value when it was recorded.
 pub(super) fn is_redacted(value: &Value) -> bool {

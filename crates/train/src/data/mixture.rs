@@ -135,7 +135,8 @@ impl Mixture {
         Ok(Some(Next { loader_idx: loader, batch_idx, batch }))
     }
 
-    fn check(&self, cursor: &Cursor) -> Result<(), DataError> {
+    /// Whether a cursor is one of this mixture.
+    pub(crate) fn check(&self, cursor: &Cursor) -> Result<(), DataError> {
         if let Some(problem) = cursor.problem(self.loaders.len()) {
             return Err(DataError::Cursor(problem));
         }

@@ -111,7 +111,7 @@ impl Hook for CsvLog {
     }
 
     fn save_state(&self) -> HookResult<Option<Value>> {
-        Ok(Some(self.file.state()))
+        self.file.state().map(Some)
     }
 
     fn load_state(&mut self, state: Value) -> HookResult {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_anywhere_the_file_is_that_of_an_uncut_run() {
+    fn p05_cut_anywhere_the_file_is_that_of_an_uncut_run() {
         let whole = tempfile::tempdir().unwrap();
         let mut uncut = trainer(whole.path(), CsvLogOptions::default());
         uncut.fire(Event::TrainStart).unwrap();

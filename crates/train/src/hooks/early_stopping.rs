@@ -228,6 +228,17 @@ mod tests {
         assert_eq!(trainer.stopped(), None);
         assert!(trainer.hooks().with_hook(&id, |hook: &mut EarlyStopping| hook.state.said_absent)?);
 
+        // The same at the end of an epoch, where the latest value counts, whenever that was.
+        for (strict, ends) in [(true, true), (false, false)] {
+            let mut trainer = MockTrainer::new();
+            trainer.attach(hook(json!({"check_on_train_epoch_end": true, "strict": strict})))?;
+            assert_eq!(trainer.fire(Event::EpochEnd(0)).is_err(), ends, "strict = {strict}");
+        }
+        let mut trainer = MockTrainer::new();
+        trainer.attach(hook(json!({"check_on_train_epoch_end": true})))?;
+        trainer.validate(&[("val/loss", 1.0)])?;
+        trainer.fire(Event::EpochEnd(0))?;
+
         // A value of an earlier validation is not one of this.
         let mut trainer = MockTrainer::new();
         trainer.attach(hook(json!({})))?;
@@ -260,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_run_stays_stopped() -> HookResult {
+    fn p05_a_stopped_run_stays_stopped() -> HookResult {
         let mut first = MockTrainer::new();
         let id = first.attach(hook(json!({"patience": 1})))?;
         for loss in [1.0, 2.0] {
@@ -284,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_survive_a_restart(acts in acts(), cut in 0..40usize, patience in 1..5u64, epochs: bool) {
+        fn p05_decisions_survive_a_restart(acts in acts(), cut in 0..40usize, patience in 1..5u64, epochs: bool) {
             let monitor = if epochs { "loss" } else { "val/loss" };
             let options = json!({
                 "patience": patience, "check_on_train_epoch_end": epochs, "monitor": monitor, "min_delta": 0.25, "strict": false,

@@ -205,7 +205,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_survive_a_restart(acts in acts(), cut in 0..40usize, until in prop::option::of(1..4u64)) {
+        fn p05_decisions_survive_a_restart(acts in acts(), cut in 0..40usize, until in prop::option::of(1..4u64)) {
             let options = json!({"params": ["*.bias"], "until_epoch": until});
             assert_resumes(|| Box::new(Freeze::new(crate::hooks::test_support::options(options.clone())).unwrap()), &acts, cut);
         }

@@ -208,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_logs_the_same_after_a_restart(acts in acts(), cut in 0..40usize, every_step: bool) {
+        fn p05_it_logs_the_same_after_a_restart(acts in acts(), cut in 0..40usize, every_step: bool) {
             let make = || GradCoverage::new(options(json!({"every_step": every_step}))).unwrap();
             assert_resumes(|| Box::new(make()), &acts, cut);
         }

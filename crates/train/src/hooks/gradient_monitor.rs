@@ -117,6 +117,9 @@ fn fits(filter: &str, name: &str) -> bool {
 /// The sum of squares in f64, in chunks of a fixed size that are added in order.
 fn sum_of_squares(values: &[f64]) -> f64 {
     let of_chunk = |chunk: &[f64]| chunk.iter().map(|x| x * x).sum::<f64>();
+    if values.len() <= CHUNK {
+        return of_chunk(values); // waking another thread takes longer
+    }
     let chunks: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
     chunks.into_iter().sum()
 }
@@ -351,7 +354,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_it_says_survives_a_restart(acts in acts(), cut in 0..40usize) {
+        fn p05_what_it_says_survives_a_restart(acts in acts(), cut in 0..40usize) {
             let options = json!({"log_frequency": 2, "log_histogram": true, "percentiles": [10]});
             assert_resumes(|| Box::new(hook(options.clone())), &acts, cut);
         }

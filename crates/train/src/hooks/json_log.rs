@@ -92,7 +92,7 @@ impl Hook for JsonLog {
     }
 
     fn save_state(&self) -> HookResult<Option<Value>> {
-        Ok(Some(self.file.state()))
+        self.file.state().map(Some)
     }
 
     fn load_state(&mut self, state: Value) -> HookResult {
@@ -169,7 +169,7 @@ mod tests {
 
     /// A run that is cut after any row and goes on from there leaves the file of an uncut run, timestamps aside.
     #[test]
-    fn cut_anywhere_no_line_is_doubled_or_lost() {
+    fn p05_cut_anywhere_no_line_is_doubled_or_lost() {
         let without_time = |path: &Path| {
             let mut lines = lines(path);
             lines.iter_mut().for_each(|line| drop(line.as_object_mut().unwrap().remove("time")));

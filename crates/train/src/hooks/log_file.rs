@@ -1,11 +1,26 @@
 //! Files that hooks write a line at a time, and that go on after a restart where the checkpoint was.
 
-use std::fs::{self, File, TryLockError};
-use std::io::{Seek, SeekFrom, Write};
+use std::fs::TryLockError;
+use std::io::Write;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
 use tenterhook_hooks::{Cx, HookResult, MetricsRow};
+use tenterhook_record::disk::{self, DiskFile};
+use tenterhook_record::fault;
+use tenterhook_record::name::file_safe;
+
+/// What a run writes itself, in lower case because some file systems do not tell cases apart.
+const TAKEN: [&str; 8] = [
+    "run.json",
+    "run.lock",
+    "config.toml",
+    "metrics.jsonl",
+    "receipts.json",
+    "checkpoints",
+    "captures",
+    "tensorboard",
+];
 
 /// Whether a row is that of a step, not of a validation.
 pub(super) fn is_step_row(row: &MetricsRow) -> bool {
@@ -17,7 +32,9 @@ pub(super) fn is_step_row(row: &MetricsRow) -> bool {
 #[derive(Default)]
 pub(super) struct LogFile {
     position: u64,
-    open: Option<(File, PathBuf)>,
+    open: Option<(DiskFile, PathBuf)>,
+    /// Whether a part of a line may stand after the position, because it could be neither finished nor taken back.
+    torn: bool,
 }
 
 impl LogFile {
@@ -25,8 +42,14 @@ impl LogFile {
     pub(super) fn problem(path: &str) -> Option<String> {
         let inside = |part: Component| matches!(part, Component::Normal(_));
         let fits = !path.is_empty() && !path.contains('\0') && Path::new(path).components().all(inside);
-        (!fits).then(|| {
-            format!("`path` is {path:?}, it must be relative and stay inside the run directory, such as \"logs/a\"")
+        if !fits {
+            return Some(format!(
+                "`path` is {path:?}, it must be relative and stay inside the run directory, such as \"logs/a\""
+            ));
+        }
+        let first = Path::new(path).iter().next().unwrap_or_default().to_string_lossy().to_lowercase();
+        TAKEN.contains(&first.as_str()).then(|| {
+            format!("`path` is {path:?}, and `{first}` is the run's own; choose another, such as \"logs/a\"")
         })
     }
 
@@ -35,10 +58,7 @@ impl LogFile {
         let run_dir = run_dir(cx)?;
         let path = match path {
             Some(path) => PathBuf::from(path),
-            None => {
-                let name = file_name(cx.hook_id())?;
-                Path::new("logs").join(format!("{name}.{extension}"))
-            }
+            None => Path::new("logs").join(format!("{}.{extension}", file_safe(cx.hook_id()))),
         };
         self.open_at(&run_dir.join(path))
     }
@@ -48,17 +68,16 @@ impl LogFile {
         // A hook that is already writing here lets go first.
         self.open = None;
         let told = |error: std::io::Error| format!("{}: {error}", path.display());
-        if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        }
-        let options = File::options().write(true).create(true).truncate(false).clone();
-        let mut file = options.open(path).map_err(told)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        disk::create_dir_all(directory).map_err(told)?;
+        let file = DiskFile::append(path).map_err(told)?;
+        disk::sync_dir(directory).map_err(told)?;
         // Two hooks in one file would cut each other's lines off. A file system without locks is trusted.
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             let problem = "another hook or another run is writing to it; give this one a `path` of its own";
             return Err(format!("{}: {problem}", path.display()).into());
         }
-        let length = file.metadata().map_err(told)?.len();
+        let length = file.bytes().map_err(told)?;
         if length < self.position {
             return Err(format!(
                 "{} has {length} bytes, and the checkpoint says that {} were written: it is not the file of this run",
@@ -67,8 +86,11 @@ impl LogFile {
             )
             .into());
         }
-        cut(&mut file, self.position).map_err(told)?;
+        if length > self.position {
+            file.truncate(self.position).map_err(told)?;
+        }
         self.open = Some((file, path.to_path_buf()));
+        self.torn = false;
         Ok(())
     }
 
@@ -80,29 +102,43 @@ impl LogFile {
     /// Appends these bytes in one piece: all of them are there afterwards, or none.
     pub(super) fn append(&mut self, bytes: &[u8]) -> HookResult {
         let (file, path) = self.open.as_mut().ok_or("the log is not open: training has not started")?;
-        let position = self.position;
-        file.write_all(bytes).map_err(|error| {
-            // A part of a line would spoil the next one. If this fails too, the next write says so.
-            let _ = cut(file, position);
-            format!("{}: {error}", path.display())
-        })?;
+        let told = |error: std::io::Error| format!("{}: {error}", path.display());
+        fault::point("log.append").map_err(told)?;
+        if self.torn {
+            file.truncate(self.position).map_err(told)?;
+            self.torn = false;
+        }
+        if let Err(error) = file.write_all(bytes) {
+            // A part of a line would spoil the next one.
+            self.torn = file.truncate(self.position).is_err();
+            return Err(told(error).into());
+        }
         self.position += bytes.len() as u64;
         Ok(())
     }
 
-    /// Closes the file once everything is on the disk.
-    pub(super) fn close(&mut self) -> HookResult {
-        match self.open.take() {
-            Some((file, path)) => {
-                file.sync_data().map_err(|error| format!("{}: {error}", path.display()).into())
-            }
+    /// Returns when everything is on the disk.
+    fn sync(&self) -> HookResult {
+        match &self.open {
+            Some((file, path)) => file.sync().map_err(|error| format!("{}: {error}", path.display()).into()),
             None => Ok(()),
         }
     }
 
-    /// What a hook's state holds of it.
-    pub(super) fn state(&self) -> Value {
-        json!({ "position": self.position })
+    /// Closes the file once everything is on the disk.
+    pub(super) fn close(&mut self) -> HookResult {
+        let synced = self.sync();
+        if let Some((file, _)) = self.open.take() {
+            // Closing it is not enough: a process that is just being started has it open as well, for a moment.
+            let _ = file.unlock();
+        }
+        synced
+    }
+
+    /// What a hook's state holds of it. A checkpoint counts on what is before the position, so that is on the disk first.
+    pub(super) fn state(&self) -> HookResult<Value> {
+        self.sync()?;
+        Ok(json!({ "position": self.position }))
     }
 
     /// Takes that back.
@@ -120,36 +156,26 @@ pub(super) fn run_dir<'a>(cx: &'a Cx) -> HookResult<&'a Path> {
     Ok(state.run_dir.as_deref().ok_or(problem)?)
 }
 
-/// A hook id that is a file name, or an error: an id such as `../x` must not lead out of the run directory.
-fn file_name(id: &str) -> HookResult<&str> {
-    let mut parts = Path::new(id).components();
-    match (parts.next(), parts.next(), id.contains(['/', '\\', '\0'])) {
-        (Some(Component::Normal(_)), None, false) => Ok(id),
-        _ => Err(format!("the id {id:?} cannot be a file name; give the hook a `path` or another id").into()),
-    }
-}
-
-fn cut(file: &mut File, position: u64) -> std::io::Result<()> {
-    file.set_len(position)?;
-    file.seek(SeekFrom::Start(position)).map(drop)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
-    fn paths_stay_inside() {
+    fn p32_paths_stay_inside_and_off_what_the_run_writes() {
         for bad in ["", "/etc/passwd", "../x", "a/../../b", "./a", "a\0b", "/"] {
-            assert!(LogFile::problem(bad).is_some(), "{bad:?}");
+            assert!(LogFile::problem(bad).is_some_and(|problem| problem.contains("stay inside")), "{bad:?}");
         }
-        for good in ["a", "logs/a.csv", "a b", "..."] {
+        for bad in ["metrics.jsonl", "Run.json", "checkpoints/step-00000000/state.json"] {
+            assert!(
+                LogFile::problem(bad).is_some_and(|problem| problem.contains("the run's own")),
+                "{bad:?}"
+            );
+        }
+        for good in ["a", "logs/a.csv", "a b", "...", "logs/run.json"] {
             assert_eq!(LogFile::problem(good), None, "{good:?}");
         }
-        for bad in ["", "..", ".", "a/b", "/a", "a\\b", "a\0"] {
-            assert!(file_name(bad).is_err(), "{bad:?}");
-        }
-        assert_eq!(file_name("json_log-2").unwrap(), "json_log-2");
     }
 
     #[test]
@@ -161,7 +187,7 @@ mod tests {
         log.open_at(&path).unwrap();
         assert!(log.is_empty());
         log.append(b"one\n").unwrap();
-        let saved = log.state();
+        let saved = log.state().unwrap();
         log.append(b"two\n").unwrap();
         log.close().unwrap();
 
@@ -182,5 +208,39 @@ mod tests {
         assert!(error.contains("has 9 bytes") && error.contains("99"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "one\nzwei\n", "a refused file stays as it is");
         assert!(other.load(&json!({"position": "x"})).is_err());
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn p03_a_line_that_fails_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = LogFile::default();
+        log.open_at(&path).unwrap();
+        log.append(b"one\n").unwrap();
+        for faults in ["disk.write=short", "disk.write=short;disk.truncate=eio"] {
+            let _faults = fault::install(faults).unwrap();
+            let error = log.append(b"two\n").unwrap_err().to_string();
+            assert!(error.contains("log: no space left"), "{error}");
+        }
+        log.append(b"three\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one\nthree\n");
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    fn p02_a_position_is_told_only_of_what_is_on_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let trace = fault::trace();
+        let mut log = LogFile::default();
+        log.open_at(&path).unwrap();
+        log.append(b"one\n").unwrap();
+        log.state().unwrap();
+        let ops = trace.ops();
+        assert!(ops.contains(&fault::Op::SyncDir(dir.path().to_path_buf())), "{ops:?}");
+        assert_eq!(ops[ops.len() - 2..], [fault::Op::Write(path.clone(), 4), fault::Op::Sync(path)]);
+        let _faults = fault::install("disk.sync=eio").unwrap();
+        assert!(log.state().is_err(), "a position that may not last is not told");
     }
 }

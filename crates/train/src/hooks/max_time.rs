@@ -303,6 +303,35 @@ mod tests {
 
     proptest! {
         #[test]
+        fn p05_the_time_of_all_attempts_decides(steps in prop::collection::vec(0..20u64, 0..20), cut in 0..20usize, limit in 1..200u64) {
+            let run = |cuts: &[usize]| -> HookResult<Vec<bool>> {
+                let seconds = Arc::new(AtomicU64::new(0));
+                let start = || -> HookResult<(MockTrainer, String)> {
+                    let mut trainer = MockTrainer::new();
+                    let id = trainer.attach(hook(json!(limit), &seconds))?;
+                    Ok((trainer, id))
+                };
+                let (mut trainer, mut id) = start()?;
+                trainer.fire(Event::TrainStart)?;
+                let mut stopped = Vec::new();
+                for (i, step) in steps.iter().enumerate() {
+                    if cuts.contains(&i) {
+                        let saved = trainer.hooks().save_hook(&id)?;
+                        seconds.fetch_add(1000, Relaxed); // between attempts nothing is trained
+                        (trainer, id) = start()?;
+                        trainer.hooks().load_hook(saved)?;
+                        trainer.fire(Event::TrainStart)?;
+                    }
+                    seconds.fetch_add(*step, Relaxed);
+                    trainer.step(1.0)?;
+                    stopped.push(trainer.stopped().is_some());
+                }
+                Ok(stopped)
+            };
+            prop_assert_eq!(run(&[cut, cut + 3]).unwrap(), run(&[]).unwrap());
+        }
+
+        #[test]
         fn no_text_panics(text in "\\PC{0,20}|[0-9:dhms.]{0,30}") {
             let _ = Time::parse(&text);
         }

@@ -106,8 +106,21 @@ fn none_of(problems: Vec<String>, kind: &str) -> Result<(), AttachError> {
 
 #[cfg(test)]
 mod tests {
+    use super::test_support::{acts, assert_resumes};
     use super::*;
-    use serde_json::json;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    /// A kind with what it cannot do without.
+    fn spec(kind: &str) -> Value {
+        match kind {
+            "freeze" => json!({"kind": "freeze", "params": ["*"]}),
+            "max_time" => json!({"kind": "max_time", "duration": "1h"}),
+            "webhook" => json!({"kind": "webhook", "url": "https://a.example/"}),
+            "capture" | "gradient_flow" | "monitor" => json!({"kind": kind, "points": "*"}),
+            name => json!({ "kind": name }),
+        }
+    }
 
     #[test]
     fn every_kind_is_made_from_its_defaults_and_explains_its_options() {
@@ -121,16 +134,33 @@ mod tests {
             for option in &kind.options {
                 assert!(!option.doc.is_empty(), "{}.{}", kind.name, option.name);
             }
-            let spec = match kind.name.as_str() {
-                "freeze" => json!({"kind": "freeze", "params": ["*"]}),
-                "max_time" => json!({"kind": "max_time", "duration": "1h"}),
-                "webhook" => json!({"kind": "webhook", "url": "https://a.example/"}),
-                name => json!({ "kind": name }),
-            };
-            let (hook, _) = registry.build(&spec).unwrap();
+            let (hook, _) = registry.build(&spec(&kind.name)).unwrap();
             assert_eq!(hook.kind(), kind.name);
         }
         assert!(register_all(&mut registry).is_err(), "a name that is taken");
+    }
+
+    /// These write files, send messages or go by the clock, and have tests of their own for it; or they only print.
+    const ELSEWHERE: [&str; 8] = [
+        "console_log",
+        "csv_log",
+        "json_log",
+        "max_time",
+        "model_summary",
+        "progress",
+        "tensorboard",
+        "webhook",
+    ];
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+        #[test]
+        fn p05_every_kind_decides_the_same_after_a_restart(acts in acts(), cut in 0..40usize) {
+            let registry = registry();
+            for kind in registry.kinds().filter(|kind| !ELSEWHERE.contains(&kind.name.as_str())) {
+                assert_resumes(|| registry.build(&spec(&kind.name)).unwrap().0, &acts, cut);
+            }
+        }
     }
 
     #[test]

@@ -287,7 +287,7 @@ mod tests {
     fn what_is_kept_follows_the_options() {
         const NAN: f64 = f64::NAN;
         let losses = [3.0, 1.0, 2.0, 1.0, 0.5];
-        let table: [(Value, &[f64], &[&str]); 16] = [
+        let table: [(Value, &[f64], &[&str]); 19] = [
             (json!({}), &losses, &["best-00000005"]),
             (json!({"save_top_k": 2}), &losses, &["best-00000004", "best-00000005"]),
             (json!({"save_top_k": -1}), &losses[..2], &["best-00000001", "best-00000002"]),
@@ -299,6 +299,14 @@ mod tests {
             ),
             (json!({"monitor": "val/loss", "save_top_k": 2}), &losses, &["best-00000002", "best-00000005"]),
             (json!({"monitor": "val/loss", "mode": "max"}), &losses, &["best-00000001"]),
+            // Of equal ones the older stays, whichever way is better.
+            (json!({"monitor": "val/loss"}), &[1.0, 1.0, 1.0], &["best-00000001"]),
+            (json!({"monitor": "val/loss", "mode": "max"}), &[1.0, 1.0, 1.0], &["best-00000001"]),
+            (
+                json!({"monitor": "val/loss", "save_top_k": 2}),
+                &[2.0, NAN, 2.0, 2.0, 1.0],
+                &["best-00000001", "best-00000005"],
+            ),
             (json!({"monitor": "loss"}), &losses, &["best-00000005"]),
             (json!({"monitor": "val/loss"}), &[NAN, 2.0, NAN], &["best-00000002"]),
             (json!({"monitor": "val/loss"}), &[NAN, NAN], &[]),
@@ -438,7 +446,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_survive_a_restart(
+        fn p05_decisions_survive_a_restart(
             acts in acts(), cut in 0..40usize, top in -1..4i64, last: bool, epochs: bool,
             steps in prop::option::of(1..4u64), monitor in prop::option::of(prop::sample::select(vec!["loss", "val/loss"])),
         ) {

@@ -307,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decisions_survive_a_restart(acts in acts(), cut in 0..40usize, patience in 0..3u64, cooldown in 0..3u64) {
+        fn p05_decisions_survive_a_restart(acts in acts(), cut in 0..40usize, patience in 0..3u64, cooldown in 0..3u64) {
             let options = json!({"patience": patience, "cooldown": cooldown, "min_lr": 1e-5});
             assert_resumes(|| Box::new(hook(options.clone())), &acts, cut);
         }

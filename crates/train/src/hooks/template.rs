@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use tenterhook_hooks::{Metrics, nearest};
+use tenterhook_record::name::file_safe;
 
 /// A parsed template: text with fields in braces. `{{` and `}}` are braces.
 #[derive(Clone, Debug, PartialEq)]
@@ -169,40 +170,11 @@ fn small(digits: &str) -> Option<usize> {
     digits.parse().ok().filter(|number| all_digits && *number <= WIDEST)
 }
 
-/// The longest name of a file that every file system takes, with room for what others add to it.
-const NAME_BYTES: usize = 120;
-/// Devices on Windows, whatever follows after a dot.
-const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "com", "lpt"];
-
-/// A name of one file or directory that is like `text`: no separators, no hidden file, nothing that a file system or a terminal could
-/// take for something else. A text that has to be cut keeps a checksum, so that different texts stay different.
-pub(crate) fn file_safe(text: &str) -> String {
-    let harmless = |c: char| c.is_alphanumeric() || "-_.=+,@%()[]".contains(c);
-    let mut name: String = text.chars().map(|c| if harmless(c) { c } else { '_' }).collect();
-    // A dot in front hides a file or climbs, one at the end is lost on Windows.
-    if name.starts_with('.') {
-        name.replace_range(..1, "_");
-    }
-    if name.ends_with('.') {
-        name.replace_range(name.len() - 1.., "_");
-    }
-    let stem = name.split('.').next().unwrap_or_default().to_lowercase();
-    let device = stem.strip_suffix(|c: char| c.is_numeric()).unwrap_or(&stem);
-    if name.is_empty() || DEVICES.contains(&device) {
-        name.insert(0, '_');
-    }
-    if name.len() > NAME_BYTES {
-        let checksum = format!("-{:08x}", crc32c::crc32c(text.as_bytes()));
-        name.truncate(name.floor_char_boundary(NAME_BYTES - checksum.len()));
-        name.push_str(&checksum);
-    }
-    name
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tenterhook_record::name::check_run_name;
 
     fn metrics() -> Metrics {
         [("loss", 1.5), ("val/loss", 0.12345), ("a:b", 2.0), ("bad", f64::NAN), ("low", -1.5)]
@@ -265,46 +237,16 @@ mod tests {
         assert!(error.contains("wants `val/los`") && error.contains("nearest: `val/loss`"), "{error}");
     }
 
-    #[test]
-    fn hostile_names_stay_one_ordinary_file() {
-        let long = "ü".repeat(2048);
-        for (text, want) in [
-            ("../../etc/passwd", "_._.._etc_passwd"),
-            ("/abs", "_abs"),
-            ("C:\\x", "C__x"),
-            ("a\0b\nc", "a_b_c"),
-            ("CON", "_CON"),
-            ("con.txt", "_con.txt"),
-            ("Lpt1", "_Lpt1"),
-            ("console", "console"),
-            ("\u{202e}txt.exe\u{2066}", "_txt.exe_"),
-            ("", "_"),
-            (".", "_"),
-            ("..", "__"),
-            (".hidden", "_hidden"),
-            ("end.", "end_"),
-            ("~", "_"),
-            ("val/loss=0.5", "val_loss=0.5"),
-        ] {
-            assert_eq!(file_safe(text), want, "{text:?}");
-        }
-        let cut = file_safe(&long);
-        assert!(cut.len() <= NAME_BYTES && cut.starts_with('ü'));
-        assert_ne!(cut, file_safe(&format!("{long}x")));
-    }
-
     proptest! {
         #[test]
-        fn nothing_panics_and_every_result_is_one_safe_name(
+        fn p31_p32_nothing_panics_and_every_result_is_one_safe_name(
             template in prop_oneof!["\\PC*", "[{}:.0-9fed/a-c\u{0}\u{202e}é]{0,40}"], epoch: u64, step: u64, value: f64, named: bool,
         ) {
             let metrics: Metrics = ["a", "b", "/", "é"].into_iter().map(|name| (name.to_string(), value)).collect();
             if let Ok(parsed) = Template::parse(&template)
                 && let Ok(name) = parsed.render(epoch, step, &metrics, named)
             {
-                let bad = ['/', '\\', '\0', ':', '\u{202e}', '\n'];
-                prop_assert!(!name.is_empty() && name.len() <= NAME_BYTES && !name.contains(bad), "{name:?}");
-                prop_assert!(!name.starts_with('.') && !name.ends_with('.'), "{name:?}");
+                prop_assert_eq!(check_run_name(&name), Ok(()), "{:?}", name);
                 prop_assert_eq!(file_safe(&name), name, "stays as it is");
             }
         }

@@ -130,6 +130,11 @@ impl Optimizer {
         self.groups.iter_mut().for_each(|group| group.lr = group.base_lr * factor);
     }
 
+    /// Sets what every group's learning rate is a share of.
+    pub(crate) fn set_base_lrs(&mut self, rates: &[f64]) {
+        self.groups.iter_mut().zip(rates).for_each(|(group, rate)| group.base_lr = *rate);
+    }
+
     /// One step: every parameter that is not frozen moves, or an error says why none did.
     pub fn step(
         &mut self,

@@ -31,6 +31,8 @@ pub struct Settings {
     pub schedule_steps: Option<u64>,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
+    /// The steps that schedules are made for, when the run is cut short and these are not its own.
+    pub schedule_steps: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
     /// Whether to validate once before the first step.
@@ -57,6 +59,8 @@ pub struct Settings {
     pub log_every: u64,
     /// Warns when nothing has moved for so long.
     pub watchdog: Option<Duration>,
+    /// Whether failures of hooks come with their backtraces.
+    pub debug: bool,
 }
 
 impl Settings {
@@ -67,6 +71,7 @@ impl Settings {
             total_steps,
             schedule_steps: None,
             total_epochs: None,
+            schedule_steps: None,
             validate_every: None,
             validate_first: false,
             validate_batches: None,
@@ -80,6 +85,7 @@ impl Settings {
             max_skipped: 10,
             log_every: 1,
             watchdog: Some(Duration::from_secs(60)),
+            debug: false,
         }
     }
 
@@ -105,6 +111,7 @@ impl Settings {
             max_skipped: section.max_skipped,
             log_every: section.log_every,
             watchdog: (section.watchdog > 0).then(|| Duration::from_secs(section.watchdog)),
+            debug: section.debug,
             ..Self::steps(section.steps.unwrap_or(0))
         };
         if let Some(epochs) = section.epochs {
@@ -115,6 +122,9 @@ impl Settings {
             settings.schedule_steps = Some(settings.total_steps);
             settings.total_steps = settings.total_steps.min(few);
             settings.validate_batches = Some(settings.validate_batches.map_or(few, |most| most.min(few)));
+            if let Some(ValidateEvery::Steps(steps)) = &mut settings.validate_every {
+                *steps = (*steps).min(settings.total_steps.max(1)); // or there would be none of it
+            }
         }
         settings
     }
@@ -152,7 +162,8 @@ pub fn get_trainer(
 }
 
 impl Trainer {
-    /// A trainer without hooks, validation or a record; they are added afterwards.
+    /// A trainer without validation or a record; they are added afterwards. Of hooks it has those that every run should have, under
+    /// their kinds: `identity_update` and `grad_coverage`. They can be removed, and one of the same kind that is added takes their place.
     pub fn new(
         model: Arc<dyn TrainModel>,
         data: Mixture,
@@ -166,6 +177,7 @@ impl Trainer {
         }
         let schedule = Schedule::new(&ScheduleConfig::default(), settings.total_steps)?;
         let hooks = HookManager::new(model.points().clone());
+        hooks.set_debug(settings.debug);
         let groups: Vec<usize> = optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
         let progress = Progress::new(data.cursor(), &groups);
         let first = model.params().iter().next();
@@ -198,15 +210,18 @@ impl Trainer {
             device,
             progress,
             state,
-            validation_asked: false,
             errors: Vec::new(),
             hook_options: BTreeMap::new(),
+            usual_hooks: Vec::new(),
             whereabouts: Arc::new(Whereabouts::default()),
             saver: None,
             before_validation: None,
             resumed_from: None,
+            metrics_to_keep: None,
+            leaving: false,
         };
         trainer.state.optimizers = trainer.describe_optimizers();
+        trainer.add_usual_hooks().map_err(|error| TrainError::Setup(error.to_string()))?;
         Ok(trainer)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use candle_core::Tensor;
+use serde_json::{Value, json};
 use tenterhook_hooks::CapturedState;
 use tenterhook_record::disk;
 
@@ -21,10 +21,14 @@ impl Trainer {
                 continue;
             }
             let path = run.captures_file(&hook.id);
-            let bytes = as_safetensors(&named(states));
-            let written = path.parent().map_or(Ok(()), disk::create_dir_all);
-            written
-                .and_then(|()| disk::atomic_write(&path, |to| to.write_all(&bytes?)))
+            let names = names(&states);
+            let about = about(&names, &states);
+            let tensors: Vec<_> =
+                names.into_iter().zip(states.into_iter().map(|state| state.tensor)).collect();
+            let bytes = as_safetensors(&tensors, [("states", about)]);
+            // Only the one directory: a run whose own is gone is not brought back.
+            let made = path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), disk::create_dir);
+            made.and_then(|()| disk::atomic_write(&path, |to| to.write_all(&bytes?)))
                 .map_err(|error| TrainError::Record(format!("{}: {error}", path.display())))?;
         }
         Ok(())
@@ -33,14 +37,28 @@ impl Trainer {
 
 /// `step-00000012/blocks.0.hook_resid_post`; a gradient behind `grad.`, as `tenterhook capture` has it. A second one of the same name,
 /// of another batch of the step, gets `#2`.
-fn named(states: Vec<CapturedState>) -> Vec<(String, Tensor)> {
+fn names(states: &[CapturedState]) -> Vec<String> {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
-    let mut name = |state: &CapturedState| {
+    let name = |state: &CapturedState| {
         let gradient = if state.site.is_gradient() { "grad." } else { "" };
         let plain = format!("step-{:08}/{gradient}{}", state.step, state.point);
         let count = seen.entry(plain.clone()).or_default();
         *count += 1;
         if *count == 1 { plain } else { format!("{plain}#{count}") }
     };
-    states.into_iter().map(|state| (name(&state), state.tensor)).collect()
+    states.iter().map(name).collect()
+}
+
+/// What every state is, as JSON for the file's metadata.
+fn about(names: &[String], states: &[CapturedState]) -> String {
+    let describe = |(name, state): (&String, &CapturedState)| {
+        json!({
+            "name": name,
+            "point": state.point,
+            "site": state.site.as_str(),
+            "layer_idx": state.layer_idx,
+            "step": state.step,
+        })
+    };
+    names.iter().zip(states).map(describe).collect::<Value>().to_string()
 }

@@ -1,13 +1,16 @@
 //! What callers can do with a trainer beside training: hooks, learning rates, the state.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use tenterhook_hooks::{
-    AttachError, Hook, HookError, HookInfo, HookManager, HookOptions, HookRegistry, TrainState,
+    AttachError, BoxError, Hook, HookError, HookInfo, HookManager, HookOptions, HookRegistry, TrainState,
 };
 
 use super::Trainer;
 use crate::config::redacted;
 use crate::error::TrainError;
+use crate::hooks::{GradCoverage, IdentityUpdate};
 use crate::interrupt::Interrupt;
 use crate::optim::Optimizer;
 use tenterhook_record::metrics::Number;
@@ -20,19 +23,39 @@ impl Trainer {
 
     /// Attaches a hook, and returns its id.
     pub fn add_hook(&mut self, hook: impl Hook) -> Result<String, AttachError> {
-        self.hooks.register(hook)
+        self.add_hook_with(hook, HookOptions::default())
     }
 
     /// The same with options.
     pub fn add_hook_with(&mut self, hook: impl Hook, options: HookOptions) -> Result<String, AttachError> {
+        self.make_way(hook.kind());
         self.hooks.register_with(hook, options)
     }
 
     /// Attaches a hook by its kind and options, as they stand in a configuration.
     pub fn add_hook_from(&mut self, registry: &HookRegistry, spec: &Value) -> Result<String, AttachError> {
-        let id = registry.attach(&self.hooks, spec)?;
+        let (hook, options) = registry.build(spec)?;
+        self.make_way(hook.kind());
+        let id = self.hooks.register_boxed(hook, options)?;
         self.hook_options.insert(id.clone(), redacted(spec.clone()));
         Ok(id)
+    }
+
+    /// The hooks that every run has, unless it has others of their kinds.
+    pub(super) fn add_usual_hooks(&mut self) -> Result<(), AttachError> {
+        for kind in [IdentityUpdate::KIND, GradCoverage::KIND] {
+            // Under a given id, which is free again when another one takes its place.
+            self.add_builtin(json!({ "kind": kind, "id": kind }))?;
+            self.usual_hooks.push(kind);
+        }
+        Ok(())
+    }
+
+    fn make_way(&mut self, kind: &str) {
+        if let Some(i) = self.usual_hooks.iter().position(|usual| *usual == kind) {
+            // It may have been removed already.
+            let _ = self.hooks.remove_hook(self.usual_hooks.remove(i));
+        }
     }
 
     /// Prints a line every so many batches: the kind `console_log`.
@@ -123,21 +146,23 @@ impl Trainer {
 
     pub(super) fn scale_lr(
         &mut self,
+        hook: &str,
         optimizer: Option<usize>,
         group: Option<usize>,
         factor: f64,
     ) -> Result<(), TrainError> {
-        self.change_lr(optimizer, group, |_, scale| scale * factor)
+        self.change_lr(hook, optimizer, group, |_, scale| scale * factor)
     }
 
     pub(super) fn set_lr(
         &mut self,
+        hook: &str,
         optimizer: Option<usize>,
         group: Option<usize>,
         lr: f64,
     ) -> Result<(), TrainError> {
         let factor = self.schedule.factor(self.progress.step);
-        self.change_lr(optimizer, group, |base, _| match base * factor {
+        self.change_lr(hook, optimizer, group, |base, _| match base * factor {
             0.0 => 1.0, // a rate of zero stays zero whatever it is multiplied with
             now => lr / now,
         })
@@ -145,6 +170,7 @@ impl Trainer {
 
     fn change_lr(
         &mut self,
+        hook: &str,
         optimizer: Option<usize>,
         group: Option<usize>,
         change: impl Fn(f64, f64) -> f64,
@@ -162,9 +188,25 @@ impl Trainer {
         }
         match met {
             true => self.apply_schedule(),
-            false => Err(TrainError::Setup(format!(
-                "a hook asked for another learning rate of optimizer {optimizer:?}, group {group:?}, which does not exist"
-            ))),
+            false => {
+                self.refuse(hook, &format!("there is no optimizer {optimizer:?} with a group {group:?}"));
+                Ok(())
+            }
         }
+    }
+
+    /// A hook asked for something that cannot be: a failure of that hook, and not the end of the run.
+    fn refuse(&mut self, hook_id: &str, problem: &str) {
+        let kind = self.hooks.list_hooks().into_iter().find(|hook| hook.id == hook_id).map(|hook| hook.kind);
+        let error = HookError {
+            hook_id: hook_id.to_string(),
+            hook_type: kind.unwrap_or_default(),
+            event: "request",
+            point: None,
+            original_error: Arc::from(BoxError::from(problem)),
+            backtrace: None,
+        };
+        tracing::warn!("{error}");
+        self.note_errors(vec![error]);
     }
 }

@@ -16,14 +16,15 @@ use std::sync::Arc;
 use candle_core::Device;
 use serde_json::Value;
 use tenterhook_hooks::{
-    Clock, Event, Events, HookError, HookManager, PassSetup, Request, RunStatus, TrainState,
+    Clock, Event, Events, HookError, HookManager, Pass, PassSetup, Request, RunStatus, TrainState,
 };
 use tenterhook_nn::{GradBuffers, on_deep_stack};
+use tenterhook_record::fault;
 
 pub use build::{Settings, get_trainer};
 pub use step::StepOutcome;
 
-use crate::checkpoint::{Saver, Snapshot};
+use crate::checkpoint::Saver;
 use crate::data::{Loader, Mixture};
 use crate::error::TrainError;
 use crate::interrupt::Interrupt;
@@ -33,7 +34,7 @@ use crate::progress::{Progress, Stage, Stop, Waiting};
 use crate::run::Run;
 use crate::schedule::Schedule;
 use crate::watchdog::{Phase, Watchdog, Whereabouts};
-use place::Written;
+use place::{Moment, Written};
 
 /// Trains a model, and tells hooks everything that happens.
 ///
@@ -55,15 +56,20 @@ pub struct Trainer {
     state: TrainState,
     /// The events of this step.
     events: Events,
-    validation_asked: bool,
     errors: Vec<HookError>,
     /// The options of hooks that were made by a registry, for the record.
     hook_options: BTreeMap<String, Value>,
+    /// The hooks that every trainer has, as long as nothing took their place. Their ids are their kinds.
+    usual_hooks: Vec<&'static str>,
     whereabouts: Arc<Whereabouts>,
     saver: Option<Saver<Written>>,
-    /// How the hooks stood before a validation began: what is saved when it is cut short.
-    before_validation: Option<Snapshot>,
+    /// How things stood before a validation began: what is saved when it is cut short.
+    before_validation: Option<Moment>,
     resumed_from: Option<(std::path::PathBuf, String)>,
+    /// How much of the metrics log belongs to the checkpoint that was restored.
+    metrics_to_keep: Option<u64>,
+    /// Whether the run is doing its last save.
+    leaving: bool,
 }
 
 /// How a run ended.
@@ -82,8 +88,12 @@ pub struct Finished {
 impl Trainer {
     /// Trains until the steps are done, a hook asks for the end, or somebody interrupts. Whatever happens, hooks hear of the end.
     pub fn train(&mut self) -> Result<Finished, TrainError> {
-        on_deep_stack(|| self.train_here())
-            .map_err(|error| TrainError::Setup(format!("no thread: {error}")))?
+        let scope = fault::Scope::current();
+        let train = || {
+            let _inside = scope.enter();
+            self.train_here()
+        };
+        on_deep_stack(train).map_err(|error| TrainError::Setup(format!("no thread: {error}")))?
     }
 
     fn train_here(&mut self) -> Result<Finished, TrainError> {
@@ -112,7 +122,9 @@ impl Trainer {
 
     fn start(&mut self) -> Result<(), TrainError> {
         self.state.status = RunStatus::Training;
-        self.begin_events();
+        if self.resumed_from.is_none() {
+            self.begin_events();
+        }
         self.record_hooks()?;
         self.announce_resume()?;
         self.fire(Event::TrainStart)?;
@@ -123,50 +135,41 @@ impl Trainer {
     }
 
     fn start_epoch(&mut self) -> Result<(), TrainError> {
+        if self.progress.cursor.batch >= self.data.batches_per_epoch() {
+            self.progress.cursor.next_epoch();
+        }
         if self.progress.cursor.batch == 0 {
             (self.progress.loss_sum.0, self.progress.loss_count) = (0.0, 0);
         }
         self.begin_events();
-        self.progress.epoch_over = false;
         let first = self.settings.validate_first && self.progress.step == 0 && !self.validation.is_empty();
-        self.progress.stage = match first && self.progress.validated_at.is_none() {
-            true => Stage::Validate,
-            false => Stage::Step,
-        };
+        self.go_to(Stage::Step, first && self.progress.validated_at.is_none());
         self.fire(Event::EpochStart(self.progress.cursor.epoch))
     }
 
     fn next_step(&mut self) -> Result<(), TrainError> {
+        // All but the metrics, of which there may be many and which no step changes before it is logged.
+        let metrics = std::mem::take(&mut self.progress.metrics);
         let before = self.progress.clone();
+        self.progress.metrics = metrics;
         let batches = self.load_batches()?;
-        let outcome = match self.step_on(&batches) {
-            Err(error @ TrainError::NonFinite(_)) => {
-                self.progress = Progress { degraded: self.progress.degraded, ..before };
-                self.save_before_failure()?;
-                return Err(error);
-            }
-            outcome => outcome?,
-        };
-        self.log_step(&outcome)?;
-        self.progress.epoch_over =
-            self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();
-        self.progress.stage = match (self.validation_is_due(), self.progress.epoch_over) {
-            (true, _) => Stage::Validate,
-            (false, true) => Stage::EpochEnd,
-            (false, false) => Stage::Step,
-        };
+        self.take_step(&batches, before)?;
+        let epoch_over = self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();
+        let due = self.validation_is_due(epoch_over);
+        self.go_to(if epoch_over { Stage::EpochEnd } else { Stage::Step }, due);
         Ok(())
     }
 
     fn end_epoch(&mut self) -> Result<(), TrainError> {
-        let epoch = self.progress.cursor.epoch;
-        if self.progress.cursor.batch >= self.data.batches_per_epoch() {
-            self.progress.cursor.next_epoch();
-        }
-        self.progress.epoch_over = false;
         self.progress.stage = Stage::EpochStart;
-        self.fire(Event::EpochEnd(epoch))?;
+        self.fire(Event::EpochEnd(self.progress.cursor.epoch))?;
         self.log_rest()
+    }
+
+    /// On to a stage, maybe by way of a validation.
+    fn go_to(&mut self, stage: Stage, validate: bool) {
+        self.progress.after_validation = stage;
+        self.progress.stage = if validate { Stage::Validate } else { stage };
     }
 
     /// Whether the run is over, and how. The last epoch is ended in good order, a validation that is due is done, but nobody who
@@ -193,30 +196,39 @@ impl Trainer {
     fn finish(&mut self, result: Result<RunStatus, TrainError>) -> Result<Finished, TrainError> {
         let result = result.and_then(|status| self.save_at_end(status).map(|()| status));
         let result = self.drain_saves().and(result);
-        let status = *result.as_ref().unwrap_or(&RunStatus::Error);
-        self.state.status = status;
-        let mut failure = None;
+        let mut told = Ok(());
+        self.state.status = *result.as_ref().unwrap_or(&RunStatus::Error);
         if let Err(error) = &result {
-            // Hooks hear of the failure whatever other hooks make of it.
-            failure = self.fire(Event::Exception(&error.to_string())).err();
+            told = self.fire(Event::Exception(&error.to_string()));
         }
-        failure = self.fire(Event::TrainEnd(status)).err().or(failure);
+        told = told.and(self.fire(Event::TrainEnd(self.state.status)));
+        if std::mem::take(&mut self.progress.validation_asked) && result.is_ok() {
+            tracing::warn!("a hook asked for a validation when the run was over: there is none");
+        }
+        let result = result.and_then(|status| {
+            told?;
+            self.save_last_wishes(status)?;
+            Ok(status)
+        });
         self.whereabouts.enter(Phase::Idle, self.progress.step);
+        let status = *result.as_ref().unwrap_or(&RunStatus::Error);
         let reason = match (&result, &self.progress.stop) {
             (Err(error), _) => Some(error.to_string()),
             (Ok(RunStatus::Stopped), Some(stop)) => Some(format!("hook `{}`: {}", stop.hook_id, stop.reason)),
             _ => None,
         };
         let captures = self.write_captures();
-        self.close_record(status, reason.clone())?;
-        result?;
+        let closed = self.close_record(status, reason.clone());
+        result?; // what ended the run says more than that its record could not be closed
         captures?;
-        match failure {
-            Some(error) => Err(error),
-            None => {
-                Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
-            }
-        }
+        closed?;
+        Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
+    }
+
+    /// Something else begins: the watchdog hears of it, and a test may stop the run here.
+    fn enter(&self, phase: Phase) -> Result<(), TrainError> {
+        self.whereabouts.enter(phase, self.progress.step);
+        fault::point(phase.point()).map_err(|error| TrainError::Setup(error.to_string()))
     }
 
     /// Begins the events of the next step.
@@ -240,18 +252,28 @@ impl Trainer {
         Ok(told?)
     }
 
+    /// Takes over what hooks did at the points of a pass, and does what they asked for there.
+    fn absorb(&mut self, pass: &Pass) -> Result<(), TrainError> {
+        let absorbed = self.events.absorb(pass);
+        self.serve()?;
+        Ok(absorbed?)
+    }
+
     /// Takes what hooks asked for: learning rates and freezing at once, the rest for the next safe place.
     fn serve(&mut self) -> Result<(), TrainError> {
         self.collect();
         for (hook, request) in self.events.take_requests() {
+            tracing::debug!(hook, step = self.progress.step, "asks for {request:?}");
             match request {
-                Request::SetLr { optimizer, group, lr } => self.set_lr(optimizer, group, lr)?,
-                Request::ScaleLr { optimizer, group, factor } => self.scale_lr(optimizer, group, factor)?,
+                Request::SetLr { optimizer, group, lr } => self.set_lr(&hook, optimizer, group, lr)?,
+                Request::ScaleLr { optimizer, group, factor } => {
+                    self.scale_lr(&hook, optimizer, group, factor)?
+                }
                 Request::Freeze(names) => self.progress.frozen.extend(names),
                 Request::Unfreeze(names) => names.iter().for_each(|name| {
                     self.progress.frozen.remove(name);
                 }),
-                Request::Validate => self.validation_asked = true,
+                Request::Validate => self.progress.validation_asked = true,
                 Request::Save { name } => self.wait_for_place(hook, name, false),
                 Request::Remove { name } => self.wait_for_place(hook, Some(name), true),
             }
@@ -263,17 +285,21 @@ impl Trainer {
         self.progress.waiting.push(Waiting { hook_id, name, remove });
     }
 
+    fn note_errors(&mut self, errors: Vec<HookError>) {
+        if errors.is_empty() {
+            return;
+        }
+        self.progress.degraded = true;
+        if let Some(run) = &mut self.run {
+            run.note_errors(&errors, self.progress.step);
+        }
+        self.errors.extend(errors);
+        self.errors.truncate(1000);
+    }
+
     /// Takes failures and wishes for an end.
     fn collect(&mut self) {
-        let errors = self.events.take_errors();
-        if !errors.is_empty() {
-            self.progress.degraded = true;
-            if let Some(run) = &mut self.run {
-                run.note_errors(&errors, self.progress.step);
-            }
-            self.errors.extend(errors);
-            self.errors.truncate(1000);
-        }
+        self.note_errors(self.events.take_errors());
         if let Some(tenterhook_hooks::Control::Stop { hook_id, reason }) = self.events.control() {
             self.progress.stop.get_or_insert(Stop { hook_id, reason });
         }

@@ -3,15 +3,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use tenterhook_hooks::{CheckpointInfo, Event, RunStatus};
-use tenterhook_record::checkpoints;
-use tenterhook_record::name::file_safe;
+use tenterhook_hooks::{CheckpointInfo, Event, RunStatus, SavedHook};
+use tenterhook_record::checkpoints::{self, CheckpointError, Manifest};
+use tenterhook_record::fault;
+use tenterhook_record::metrics::Number;
+use tenterhook_record::name::{check_run_name, file_safe};
 
 use super::Trainer;
-use crate::checkpoint::{Saver, Snapshot, State, Weights};
+use crate::checkpoint::{Saver, Snapshot, State, Weights, is_interim};
 use crate::config::OnCheckpointFailure;
 use crate::error::TrainError;
-use crate::progress::{Place, Stage};
+use crate::progress::{Place, Progress, Stage};
 use crate::watchdog::Phase;
 
 /// What came of the checkpoints of one place.
@@ -22,9 +24,21 @@ pub(super) struct Written {
 }
 
 impl Written {
+    fn failed(snapshot: &Snapshot, error: TrainError) -> Self {
+        let State { progress, .. } = &snapshot.state;
+        Self { step: progress.step, place: progress.place.clone(), result: Err(error.to_string()) }
+    }
+
     pub(super) fn into_result(self) -> Result<(), String> {
         self.result
     }
+}
+
+/// What events can change while the weights stand still.
+pub(super) struct Moment {
+    progress: Progress,
+    hooks: Vec<SavedHook>,
+    metrics_bytes: Option<u64>,
 }
 
 impl Trainer {
@@ -34,8 +48,8 @@ impl Trainer {
         if matches!(self.progress.stage, Stage::Validate | Stage::EpochEnd) {
             return Ok(());
         }
-        if self.validation_asked && self.progress.stage == Stage::Step && self.validation_is_due() {
-            self.progress.stage = Stage::Validate;
+        if self.progress.validation_asked && self.validation_is_due(false) {
+            self.go_to(self.progress.stage, true);
             return Ok(());
         }
         self.progress.place = Place::default();
@@ -72,18 +86,12 @@ impl Trainer {
             return Ok(());
         }
         self.drain_saves()?;
-        if let Some(mut snapshot) = self.before_validation.take() {
-            // Validation was cut short: it will be done again, by hooks that know nothing of this one.
-            self.progress = snapshot.state.progress.clone();
-            self.progress.place = Place::default();
-            self.plan_own_save();
-            snapshot.state.progress = self.progress.clone();
-            return self.carry_out_now(snapshot);
+        if status == RunStatus::Interrupted {
+            return self.save_interim();
         }
+        self.leaving = true;
         self.progress.place = Place::default();
-        if status != RunStatus::Interrupted {
-            self.progress.plan_waiting();
-        }
+        self.progress.plan_waiting();
         if !self.progress.has_own_save() {
             self.plan_own_save();
         }
@@ -94,16 +102,45 @@ impl Trainer {
         self.carry_out_now(snapshot)
     }
 
+    /// Checkpoints that hooks asked for in the last events of the run.
+    pub(super) fn save_last_wishes(&mut self, status: RunStatus) -> Result<(), TrainError> {
+        // An interrupted run goes on, and its hooks will ask again.
+        if self.run.is_none() || status == RunStatus::Interrupted || self.progress.waiting.is_empty() {
+            return Ok(());
+        }
+        self.progress.place = Place::default();
+        self.progress.plan_waiting();
+        let snapshot = self.snapshot()?;
+        self.carry_out_now(snapshot)
+    }
+
     /// The run is about to fail, and everything up to this step is good.
     pub(super) fn save_before_failure(&mut self) -> Result<(), TrainError> {
-        if self.run.is_none() || self.progress.has_own_save() {
+        if self.run.is_none() {
             return Ok(());
         }
         self.drain_saves()?;
-        self.progress.place = Place::default();
-        self.plan_own_save();
-        let snapshot = self.snapshot()?;
-        self.carry_out_now(snapshot)
+        self.save_interim()
+    }
+
+    /// Saves where the run stands because it is cut off here, unless a checkpoint of this step is there already. An interim checkpoint is
+    /// none that the run knows of, and goes when the next one is there: a run that was cut off ends up with the checkpoints of one that
+    /// was not.
+    fn save_interim(&mut self) -> Result<(), TrainError> {
+        self.leaving = true;
+        let cut_short = self.before_validation.take();
+        if self.progress.known.iter().any(|known| known.step == self.progress.step) {
+            return Ok(());
+        }
+        // A validation that was cut short will be done again, by hooks that know nothing of this one.
+        let moment = cut_short.map_or_else(|| self.moment(), Ok)?;
+        self.progress = moment.progress.clone();
+        let progress = Progress { place: Place::default(), ..moment.progress.clone() };
+        let snapshot = self.snapshot_of(Moment { progress, ..moment })?;
+        self.enter(Phase::Save)?;
+        self.sync_metrics()?;
+        let written = write_interim(&snapshot, &self.checkpoints_dir());
+        self.announce(written)
     }
 
     fn plan_own_save(&mut self) {
@@ -112,8 +149,24 @@ impl Trainer {
         self.progress.prune(self.settings.keep_checkpoints);
     }
 
-    /// The run at this moment. Its weights are the model's own: they are written before the next step, or copied.
+    pub(super) fn moment(&self) -> Result<Moment, TrainError> {
+        let ids = self.hooks.list_hooks().into_iter().map(|hook| hook.id);
+        let hooks = ids.map(|id| self.hooks.save_hook(&id).map_err(|error| format!("hook `{id}`: {error}")));
+        let hooks = hooks.collect::<Result<Vec<_>, _>>().map_err(TrainError::Save)?;
+        let published = self.events.metrics().into_iter().filter(|(name, _)| !name.starts_with("time/"));
+        let published = published.map(|(name, value)| (name, Number(value))).collect();
+        let progress = Progress { clock: self.events.clock(), published, ..self.progress.clone() };
+        let metrics_bytes = self.run.as_ref().map(|run| run.metrics_bytes());
+        Ok(Moment { progress, hooks, metrics_bytes })
+    }
+
     pub(super) fn snapshot(&self) -> Result<Snapshot, TrainError> {
+        self.snapshot_of(self.moment()?)
+    }
+
+    /// The run at a moment since which the weights have not changed. They are the model's own: they are written before the next step, or
+    /// copied.
+    fn snapshot_of(&self, moment: Moment) -> Result<Snapshot, TrainError> {
         let params = self.model.params();
         let tensors = params.iter().map(|param| (param.name().to_string(), param.value().clone())).collect();
         let weights = Weights { tensors, files: self.model.files() };
@@ -129,12 +182,10 @@ impl Trainer {
         for one in &self.optimizers {
             optimizer.extend(one.state_tensors()?);
         }
-        let ids = self.hooks.list_hooks().into_iter().map(|hook| hook.id);
-        let hooks = ids.map(|id| self.hooks.save_hook(&id).map_err(|error| format!("hook `{id}`: {error}")));
-        let hooks = hooks.collect::<Result<Vec<_>, _>>().map_err(TrainError::Save)?;
         let optimizers = self.optimizers.iter().map(|one| one.state_json()).collect();
-        let mut state = State::new(&self.state.run_id, self.settings.seed, self.progress.clone(), optimizers);
-        state.metrics_bytes = self.run.as_ref().map(|run| run.metrics_bytes());
+        let Moment { progress, hooks, metrics_bytes } = moment;
+        let state = State::new(&self.state.run_id, self.settings.seed, progress, optimizers);
+        let state = State { metrics_bytes, ..state };
         Ok(Snapshot { weights, beside, optimizer, hooks, state })
     }
 
@@ -143,7 +194,10 @@ impl Trainer {
         if !self.settings.async_checkpoints {
             return self.carry_out_now(snapshot);
         }
-        self.sync_metrics()?;
+        self.enter(Phase::Save)?;
+        if let Err(error) = self.sync_metrics() {
+            return self.announce(Written::failed(&snapshot, error));
+        }
         let dir = self.checkpoints_dir();
         let snapshot = snapshot.detach()?;
         if self.saver.is_none() {
@@ -151,15 +205,21 @@ impl Trainer {
             self.saver = Some(saver);
         }
         if let Some(saver) = &self.saver {
-            saver.submit(move || write(&snapshot, &dir));
+            let scope = fault::Scope::current();
+            saver.submit(move || {
+                let _inside = scope.enter();
+                write(&snapshot, &dir)
+            });
         }
         self.announce_finished_saves()
     }
 
     fn carry_out_now(&mut self, snapshot: Snapshot) -> Result<(), TrainError> {
-        self.whereabouts.enter(Phase::Save, self.progress.step);
-        self.sync_metrics()?;
-        let written = write(&snapshot, &self.checkpoints_dir());
+        self.enter(Phase::Save)?;
+        let written = match self.sync_metrics() {
+            Ok(()) => write(&snapshot, &self.checkpoints_dir()),
+            Err(error) => Written::failed(&snapshot, error),
+        };
         self.announce(written)
     }
 
@@ -181,23 +241,35 @@ impl Trainer {
 
     fn announce(&mut self, written: Written) -> Result<(), TrainError> {
         match written.result {
-            Ok(()) => self.announce_saves(written.step, &written.place.saves),
+            Ok(()) => {
+                let Place { saves, removes } = &written.place;
+                tracing::debug!(step = written.step, "checkpoints: written {saves:?}, removed {removes:?}");
+                self.announce_saves(written.step, saves)
+            }
             Err(problem) => {
                 self.progress.known.retain(|known| !written.place.saves.contains(&known.name));
-                if self.settings.on_checkpoint_failure == OnCheckpointFailure::Stop {
-                    return Err(TrainError::Save(problem));
-                }
-                tracing::warn!(
-                    "step {}: the checkpoint could not be written, training goes on: {problem}",
-                    written.step
-                );
-                self.progress.degraded = true;
-                if let Some(run) = &mut self.run {
-                    run.note_failure("checkpoint", &problem, written.step);
-                }
-                Ok(())
+                self.on_failed_write("checkpoint", written.step, TrainError::Save(problem))
             }
         }
+    }
+
+    /// A checkpoint or a row of the log could not be written: the run ends or goes on, as its user wants it. When it is about to leave
+    /// there is nothing to go on with.
+    pub(super) fn on_failed_write(
+        &mut self,
+        what: &str,
+        step: u64,
+        error: TrainError,
+    ) -> Result<(), TrainError> {
+        if self.leaving || self.settings.on_checkpoint_failure == OnCheckpointFailure::Stop {
+            return Err(error);
+        }
+        tracing::warn!("step {step}: {error}; training goes on");
+        self.progress.degraded = true;
+        if let Some(run) = &mut self.run {
+            run.note_failure(what, &error.to_string(), step);
+        }
+        Ok(())
     }
 
     pub(super) fn announce_saves(&mut self, step: u64, names: &[String]) -> Result<(), TrainError> {
@@ -223,20 +295,49 @@ impl Trainer {
 /// Writes what is missing, then removes what nobody wants: never the other way round.
 pub(super) fn write(snapshot: &Snapshot, dir: &Path) -> Written {
     let place = snapshot.state.progress.place.clone();
-    let work = || -> Result<(), String> {
+    let work = || -> Result<(), CheckpointError> {
         for name in &place.saves {
-            if checkpoints::Manifest::read(&dir.join(name)).is_err() {
-                snapshot.write(dir, name).map_err(|error| error.to_string())?;
+            if Manifest::read(&dir.join(name)).is_err() {
+                snapshot.write(dir, name)?;
             }
         }
-        for name in place.removes.iter().filter(|name| dir.join(name).exists()) {
-            if let Err(error) = checkpoints::remove(&dir.join(name)) {
-                tracing::warn!("checkpoint {name} could not be removed: {error}");
-            }
-        }
+        let interim = if place.saves.is_empty() { Vec::new() } else { interim_ones(dir)? };
+        // Names that hooks kept come back with a checkpoint, and that may come from anywhere.
+        let inside = place.removes.iter().filter(|name| check_run_name(name).is_ok());
+        let named = inside.map(|name| dir.join(name)).filter(|path| path.exists());
+        named.chain(interim).for_each(|path| remove(&path));
         Ok(())
     };
-    let result =
-        catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("the writer panicked".to_string()));
+    guarded(snapshot, place.clone(), work)
+}
+
+/// Writes a checkpoint of a run that is cut off, in place of an older one.
+fn write_interim(snapshot: &Snapshot, dir: &Path) -> Written {
+    let name = format!("{}-interim", snapshot.state.progress.usual_name());
+    let work = || {
+        let older = interim_ones(dir)?;
+        snapshot.write_interim(dir, &name)?;
+        older.iter().for_each(|path| remove(path));
+        Ok(())
+    };
+    guarded(snapshot, Place { saves: vec![name.clone()], removes: Vec::new() }, work)
+}
+
+fn guarded(snapshot: &Snapshot, place: Place, work: impl FnOnce() -> Result<(), CheckpointError>) -> Written {
+    let result = match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| error.to_string()),
+        Err(_) => Err("the writer panicked".to_string()),
+    };
     Written { step: snapshot.state.progress.step, place, result }
+}
+
+fn interim_ones(dir: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    let is_interim = |path: &PathBuf| Manifest::read(path).is_ok_and(|manifest| is_interim(&manifest));
+    Ok(checkpoints::list(dir)?.into_iter().map(|one| one.path).filter(is_interim).collect())
+}
+
+fn remove(checkpoint: &Path) {
+    if let Err(error) = checkpoints::remove(checkpoint) {
+        tracing::warn!("checkpoint {} could not be removed: {error}", checkpoint.display());
+    }
 }

@@ -9,20 +9,46 @@ use super::place::write;
 use crate::checkpoint;
 use crate::error::TrainError;
 use crate::progress::Place;
+use crate::run::Run;
 
 impl Trainer {
     /// Takes everything back from a checkpoint that has been verified: weights, optimizers, data position, hooks. Call it before
-    /// [`train`](Trainer::train), with the same hooks attached as when it was saved.
+    /// [`train`](Trainer::train), with the same hooks attached as when it was saved. After an error another one can be restored.
     pub fn restore(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
+        self.load(checkpoint)?;
+        self.take_up_record()
+    }
+
+    /// The same trainer with the record of the run that its checkpoint was [restored](Trainer::restore) from.
+    pub fn go_on_with(mut self, run: Run) -> Result<Self, TrainError> {
+        self = self.with_run(run);
+        self.take_up_record()?;
+        Ok(self)
+    }
+
+    /// Brings the record to where the checkpoint was.
+    fn take_up_record(&mut self) -> Result<(), TrainError> {
+        if let (Some(run), Some(bytes)) = (&mut self.run, self.metrics_to_keep) {
+            run.cut_metrics(bytes)?;
+        }
+        self.finish_place()
+    }
+
+    fn load(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
         let loaded = checkpoint::read(checkpoint, self.model.params(), &self.device)?;
         let unfit = |problem: String| TrainError::Unfit { path: checkpoint.display().to_string(), problem };
         let state = loaded.state;
+        let groups: Vec<usize> = self.optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
+        if let Some(problem) = state.progress.problem(&groups) {
+            return Err(unfit(problem));
+        }
+        self.data.check(&state.progress.cursor).map_err(|error| unfit(error.to_string()))?;
         if state.optimizers.len() != self.optimizers.len() {
             let (saved, now) = (state.optimizers.len(), self.optimizers.len());
             return Err(unfit(format!("it was saved with {saved} optimizers, and there are {now}")));
         }
         for (optimizer, json) in self.optimizers.iter_mut().zip(&state.optimizers) {
-            optimizer.load_state(&loaded.optimizer, json)?;
+            optimizer.load_state(&loaded.optimizer, json).map_err(|error| unfit(error.to_string()))?;
         }
         if state.seed != self.settings.seed {
             return Err(unfit(format!(
@@ -45,22 +71,29 @@ impl Trainer {
             self.hooks.load_hook(saved).map_err(|error| unfit(format!("hook `{id}`: {error}")))?;
         }
         self.progress = state.progress;
+        self.metrics_to_keep = state.metrics_bytes;
+        self.restore_events();
         self.state.metrics =
             self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();
-        if let (Some(run), Some(bytes)) = (&mut self.run, state.metrics_bytes) {
-            run.cut_metrics(bytes)?;
-        }
         let name = checkpoint.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         self.resumed_from = Some((checkpoint.to_path_buf(), name));
-        self.finish_place()
+        Ok(())
     }
 
     /// Begins a run of its own from a checkpoint of another: weights, optimizers, data position and hooks, but not that run's checkpoints,
-    /// nor its end.
+    /// nor its end, and with the learning rates of its own configuration.
     pub fn restore_fork(&mut self, checkpoint: &Path) -> Result<(), TrainError> {
         let run = self.run.take();
+        let rates: Vec<Vec<f64>> = self
+            .optimizers
+            .iter()
+            .map(|one| one.groups().iter().map(|group| group.base_lr).collect())
+            .collect();
         let restored = self.restore(checkpoint);
         self.run = run;
+        for (optimizer, rates) in self.optimizers.iter_mut().zip(&rates) {
+            optimizer.set_base_lrs(rates);
+        }
         (self.progress.stop, self.progress.degraded) = (None, false);
         self.progress.known.clear();
         self.progress.waiting.clear();
@@ -83,6 +116,14 @@ impl Trainer {
         }
         let written = write(&self.snapshot()?, &self.checkpoints_dir());
         written.into_result().map_err(TrainError::Save)
+    }
+
+    /// Between two steps hooks are told the time of the last one, and what they published waits for the next row of the log.
+    fn restore_events(&mut self) {
+        self.begin_events();
+        self.events.set_clock(self.progress.clock);
+        let published = std::mem::take(&mut self.progress.published);
+        published.into_iter().for_each(|(name, value)| self.events.log(name, value.0));
     }
 
     pub(super) fn announce_resume(&mut self) -> Result<(), TrainError> {

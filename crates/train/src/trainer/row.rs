@@ -1,7 +1,9 @@
 //! What is logged, and the state that hooks read.
 
-use serde_json::json;
-use tenterhook_hooks::{Event, GroupInfo, HookInfo, Metrics, MetricsRow, OptimizerInfo, RunStatus};
+use serde_json::{Value, json};
+use tenterhook_hooks::{
+    Debug, Event, GradientFlow, GroupInfo, HookInfo, Metrics, MetricsRow, Monitor, OptimizerInfo, RunStatus,
+};
 
 use super::{StepOutcome, Trainer};
 use crate::error::TrainError;
@@ -20,6 +22,17 @@ impl Trainer {
             self.events.take_published();
             return Ok(());
         }
+        self.publish(outcome);
+        self.log_rest()
+    }
+
+    /// Logs the step that ends the run: what is not finite stands in every log as it is. A run that goes on drops this row.
+    pub(super) fn log_failed_step(&mut self, outcome: &StepOutcome) -> Result<(), TrainError> {
+        self.publish(outcome);
+        self.log_row(self.progress.step + 1)
+    }
+
+    fn publish(&mut self, outcome: &StepOutcome) {
         let average = self.progress.avg_loss().unwrap_or(outcome.loss);
         let own = [
             ("loss", Some(outcome.loss)),
@@ -32,31 +45,43 @@ impl Trainer {
         for (name, value) in own {
             value.into_iter().for_each(|value| self.events.log(name, value));
         }
-        self.log_rest()
     }
 
     /// Logs what was published since the last row, if anything was.
     pub(super) fn log_rest(&mut self) -> Result<(), TrainError> {
+        self.log_row(self.progress.step)
+    }
+
+    fn log_row(&mut self, step: u64) -> Result<(), TrainError> {
         let published = self.events.take_published();
         if published.metrics.is_empty() && published.histograms.is_empty() {
             return Ok(());
         }
         let row = MetricsRow {
-            step: self.progress.step,
+            step,
             epoch: self.events.clock().epoch,
             values: published.metrics,
             histograms: published.histograms,
         };
         self.remember(&row.values);
-        if let Some(run) = &mut self.run {
-            run.log(&row)?;
+        if let Some(Err(error)) = self.run.as_mut().map(|run| run.log(&row)) {
+            self.on_failed_write("metrics", row.step, error)?;
         }
         self.fire(Event::Metrics(&row))
     }
 
     /// Writes down which hooks there are, in the order in which they run.
     pub(super) fn record_hooks(&mut self) -> Result<(), TrainError> {
-        let Some(run) = &mut self.run else { return Ok(()) };
+        let hooks = self.hooks.list_hooks();
+        let on_or_off = |hook: &HookInfo| format!("{} {}", hook.id, if hook.enabled { "on" } else { "off" });
+        let status = hooks.iter().map(on_or_off).collect::<Vec<_>>().join(", ");
+        let Some(run) = &mut self.run else {
+            tracing::info!(hooks = status, "training starts");
+            return Ok(());
+        };
+        let record = run.record();
+        let (run_id, commit, config_hash) = (run.id(), &record.commit, &record.config_hash);
+        tracing::info!(run_id, commit, config_hash, hooks = status, "training starts");
         let describe = |hook: HookInfo| {
             json!({
                 "id": hook.id,
@@ -66,7 +91,7 @@ impl Trainer {
                 "options": self.hook_options.get(&hook.id),
             })
         };
-        run.set_hooks(self.hooks.list_hooks().into_iter().map(describe).collect())
+        run.set_hooks(hooks.into_iter().map(describe).collect())
     }
 
     /// Writes how the run ended, and what every hook did.
@@ -75,11 +100,27 @@ impl Trainer {
         status: RunStatus,
         reason: Option<String>,
     ) -> Result<(), TrainError> {
-        let receipts = serde_json::to_value(self.hooks.list_hooks()).unwrap_or_default();
+        let receipts: Value = self.hooks.list_hooks().iter().map(|hook| self.receipt(hook)).collect();
         match &mut self.run {
             Some(run) => run.close(status, reason, self.progress.step, &receipts),
             None => Ok(()),
         }
+    }
+
+    /// What a hook did, and what it has found out where it is of a kind that gathers.
+    fn receipt(&self, hook: &HookInfo) -> Value {
+        let mut receipt = serde_json::to_value(hook).unwrap_or_default();
+        let gathered = match hook.kind.as_str() {
+            Debug::KIND => ("findings", self.hooks.findings(&hook.id).map(|found| json!(found))),
+            GradientFlow::KIND => ("layers", self.hooks.gradient_flow(&hook.id).map(|flow| json!(flow))),
+            Monitor::KIND => ("layers", self.hooks.monitoring(&hook.id).map(|stats| json!(stats))),
+            _ => return receipt,
+        };
+        // A user's hook may call itself the same, and then it has nothing of the sort.
+        if let (key, Ok(gathered)) = gathered {
+            receipt[key] = gathered;
+        }
+        receipt
     }
 
     pub(super) fn remember(&mut self, metrics: &Metrics) {
@@ -119,10 +160,12 @@ impl Trainer {
             };
             optimizer.groups().iter().map(info).collect()
         };
-        let describe = |optimizer: &crate::optim::Optimizer| OptimizerInfo {
-            kind: optimizer.name().to_string(),
-            groups: groups(optimizer),
+        // Without a name of its own an optimizer is called by its kind and its place.
+        let describe = |(place, optimizer): (usize, &crate::optim::Optimizer)| {
+            let name = optimizer.name();
+            let kind = name.strip_suffix(&format!(".{place}")).unwrap_or(name).to_string();
+            OptimizerInfo { kind, groups: groups(optimizer) }
         };
-        self.optimizers.iter().map(describe).collect()
+        self.optimizers.iter().enumerate().map(describe).collect()
     }
 }

@@ -8,6 +8,7 @@ use super::Trainer;
 use crate::error::TrainError;
 use crate::model::scalar;
 use crate::optim::{Norms, OptimError, Optimizer, grad_norms};
+use crate::progress::Progress;
 use crate::watchdog::Phase;
 
 /// What a step came to.
@@ -51,20 +52,38 @@ impl Loaded {
 impl Trainer {
     /// One step on a batch of the caller's, with the same events as in [`train`](Trainer::train).
     pub fn training_step(&mut self, batch: Batch) -> Result<StepOutcome, TrainError> {
-        let loaded = Loaded {
-            batch,
-            batch_idx: self.progress.cursor.batch,
-            loader_idx: 0,
-            loader_name: "training_step".to_string(),
-        };
-        let outcome = self.step_on(&[loaded])?;
-        self.log_step(&outcome)?;
-        Ok(outcome)
+        // These batches are of no epoch: they are counted through.
+        let batch_idx = self.progress.step;
+        let loaded = Loaded { batch, batch_idx, loader_idx: 0, loader_name: "training_step".to_string() };
+        self.take_step(&[loaded], self.progress.clone())
+    }
+
+    /// A step and its row in the log. When the run ends because something is not finite, all is as it was `before` and saved, and the
+    /// log has what was found.
+    pub(super) fn take_step(
+        &mut self,
+        batches: &[Loaded],
+        before: Progress,
+    ) -> Result<StepOutcome, TrainError> {
+        let mut outcome = StepOutcome::default();
+        match self.step_on(batches, &mut outcome) {
+            Err(error @ TrainError::NonFinite(_)) => {
+                let metrics = std::mem::take(&mut self.progress.metrics);
+                self.progress = Progress { degraded: self.progress.degraded, metrics, ..before };
+                self.save_before_failure()?;
+                if let Err(also) = self.log_failed_step(&outcome) {
+                    tracing::warn!("the step that failed could not be logged: {also}");
+                }
+                Err(error)
+            }
+            Err(error) => Err(error),
+            Ok(()) => self.log_step(&outcome).map(|()| outcome),
+        }
     }
 
     /// The batches of the next step: as many as are accumulated, fewer at the end of an epoch.
     pub(super) fn load_batches(&mut self) -> Result<Vec<Loaded>, TrainError> {
-        self.whereabouts.enter(Phase::Data, self.progress.step);
+        self.enter(Phase::Data)?;
         let mut batches = Vec::new();
         while (batches.len() as u64) < self.settings.grad_accumulation {
             let batch_idx = self.progress.cursor.batch;
@@ -75,13 +94,13 @@ impl Trainer {
         Ok(batches)
     }
 
-    /// Forward and backward of every batch, then the step. When something is not finite the weights stay as they are.
-    pub(super) fn step_on(&mut self, batches: &[Loaded]) -> Result<StepOutcome, TrainError> {
+    /// Forward and backward of every batch, then the step. When something is not finite the weights stay as they are; `outcome` says how
+    /// far it got.
+    fn step_on(&mut self, batches: &[Loaded], outcome: &mut StepOutcome) -> Result<(), TrainError> {
         let began = std::time::Instant::now();
         self.begin_events();
         self.apply_schedule()?;
-        let lr = self.optimizers.first().and_then(|first| first.groups().first()).map(|group| group.lr);
-        let mut outcome = StepOutcome { lr, ..StepOutcome::default() };
+        outcome.lr = self.first_lr();
         let mut sums: Option<NamedGrads> = None;
         for (i, loaded) in batches.iter().enumerate() {
             let mut clock = self.clock(i as u64);
@@ -100,14 +119,17 @@ impl Trainer {
             }
             if last {
                 let grads = sums.take().unwrap_or_default();
-                self.update_and_step(loaded, grads, &mut outcome)?;
+                self.update_and_step(loaded, grads, outcome)?;
             }
             self.end_batch(loaded, loss, last)?;
         }
         self.progress.step += 1;
-        self.count_skipped(&outcome)?;
         outcome.seconds = began.elapsed().as_secs_f64();
-        Ok(outcome)
+        self.count_skipped(outcome)
+    }
+
+    fn first_lr(&self) -> Option<f64> {
+        self.optimizers.first()?.groups().first().map(|group| group.lr)
     }
 
     fn end_batch(&mut self, loaded: &Loaded, loss: f64, last: bool) -> Result<(), TrainError> {
@@ -124,12 +146,12 @@ impl Trainer {
         batches: usize,
         sums: &mut Option<NamedGrads>,
     ) -> Result<f64, TrainError> {
-        self.whereabouts.enter(Phase::Forward, self.progress.step);
+        self.enter(Phase::Forward)?;
         let setup = PassSetup { seed: self.settings.seed, clock: self.events.clock(), ..PassSetup::train(0) };
         let pass = self.hooks.pass(setup.with(self.buffers.clone()));
         let model = self.model.clone();
         let output = model.forward(&loaded.batch, &pass);
-        self.events.absorb(&pass)?; // a hook's own error says more than the engine's
+        self.absorb(&pass)?; // a hook's own error says more than the engine's
         let output = output?;
         self.fire(Event::AfterForward(&loaded.info(&self.events.metrics(), last)))?;
         let loss = model.loss(&output, &loaded.batch)?;
@@ -139,10 +161,10 @@ impl Trainer {
         if !value.is_finite() {
             return Ok(value);
         }
-        self.whereabouts.enter(Phase::Backward, self.progress.step);
+        self.enter(Phase::Backward)?;
         let loss = if batches > 1 { (loss / batches as f64)? } else { loss };
         let grads = backward(&loss, model.params(), Some(&self.buffers));
-        self.events.absorb(&pass)?;
+        self.absorb(&pass)?;
         let mut grads = grads?;
         grads.retain(|name| !self.progress.frozen.contains(name));
         let grads = match sums.take() {
@@ -161,7 +183,7 @@ impl Trainer {
         grads: NamedGrads,
         outcome: &mut StepOutcome,
     ) -> Result<(), TrainError> {
-        self.whereabouts.enter(Phase::Optimizer, self.progress.step);
+        self.enter(Phase::Optimizer)?;
         let given = grad_norms(&grads)?;
         if !given.total.is_finite() {
             outcome.grad_norm = Some(given.total);
@@ -198,6 +220,7 @@ impl Trainer {
         for i in 0..self.optimizers.len() {
             self.fire(Event::BeforeOptimizerStep(i))?;
         }
+        outcome.lr = self.first_lr(); // hooks may have changed it
         let frozen = &self.progress.frozen;
         let is_frozen = |name: &str| frozen.contains(name);
         let stepped =

@@ -9,18 +9,17 @@ use super::Trainer;
 use crate::config::ValidateEvery;
 use crate::data::Loader;
 use crate::error::TrainError;
-use crate::progress::Stage;
 use crate::watchdog::Phase;
 
 impl Trainer {
-    pub(super) fn validation_is_due(&mut self) -> bool {
-        let asked = std::mem::take(&mut self.validation_asked);
+    pub(super) fn validation_is_due(&mut self, epoch_over: bool) -> bool {
+        let asked = std::mem::take(&mut self.progress.validation_asked);
         if self.validation.is_empty() {
             return false;
         }
         let due = match self.settings.validate_every {
             Some(ValidateEvery::Steps(n)) => self.progress.step.is_multiple_of(n),
-            Some(ValidateEvery::Epoch) => self.progress.epoch_over,
+            Some(ValidateEvery::Epoch) => epoch_over,
             None => self.steps_are_done(),
         };
         (asked || due) && self.progress.validated_at != Some(self.progress.step)
@@ -29,11 +28,12 @@ impl Trainer {
     /// Validates, and goes on where the run stood. Cut short by an interrupt it leaves everything as it was before: it is done again
     /// when the run goes on.
     pub(super) fn validate(&mut self) -> Result<(), TrainError> {
-        self.before_validation = if self.run.is_some() { Some(self.snapshot()?) } else { None };
+        self.before_validation = if self.run.is_some() { Some(self.moment()?) } else { None };
         let Some(metrics) = self.evaluate_all()? else { return Ok(()) };
         self.before_validation = None;
+        tracing::debug!(step = self.progress.step, "validated: {metrics:?}");
         self.progress.validated_at = Some(self.progress.step);
-        self.progress.stage = if self.progress.epoch_over { Stage::EpochEnd } else { Stage::Step };
+        self.progress.stage = self.progress.after_validation;
         metrics.iter().for_each(|(name, value)| self.events.log(name, *value));
         self.remember(&metrics);
         self.fire(Event::ValidationEnd(&metrics))?;
@@ -100,7 +100,7 @@ impl Trainer {
             if self.interrupt.is_raised() {
                 return Ok(None);
             }
-            self.whereabouts.enter(Phase::Validation, self.progress.step);
+            self.enter(Phase::Validation)?;
             let batch = set.batch(0, batch_idx, &self.device)?;
             let none = Metrics::new();
             let info = BatchInfo {
@@ -120,7 +120,7 @@ impl Trainer {
             };
             let pass = self.hooks.pass(setup);
             let output = model.forward(&batch, &pass);
-            self.events.absorb(&pass)?;
+            self.absorb(&pass)?;
             let evaluation = model.evaluate(&output?, &batch)?;
             weight += evaluation.weight;
             let values: Metrics = evaluation.values.into_iter().collect();

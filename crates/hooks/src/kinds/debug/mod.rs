@@ -306,6 +306,16 @@ impl Hook for Debug {
         }
         Ok(())
     }
+
+    fn save_state(&self) -> HookResult<Option<serde_json::Value>> {
+        Ok(Some(serde_json::json!({ "found": self.found, "dumped": self.dumped })))
+    }
+
+    fn load_state(&mut self, mut state: serde_json::Value) -> HookResult {
+        self.found = serde_json::from_value(state["found"].take())?;
+        self.dumped = serde_json::from_value(state["dumped"].take())?;
+        Ok(())
+    }
 }
 
 impl HookManager {
@@ -412,6 +422,33 @@ mod tests {
         assert_eq!(mock.hooks().findings(&id)?.len(), 2);
         assert_eq!(mock.hooks().get_captured_states(&id)?.len(), 1);
         assert_eq!(mock.metric("debug/findings"), Some(3.0));
+        Ok(())
+    }
+
+    #[test]
+    fn p05_findings_are_counted_on_after_a_restart() -> HookResult {
+        let started = || -> HookResult<(Mock, String)> {
+            let mut mock = Mock::new(["p"])?;
+            let id = mock.attach(Debug::new(DebugOptions::new("p"))?)?;
+            Ok((mock, id))
+        };
+        let values = [1.0, f32::NAN, 2.0, f32::INFINITY, f32::NAN];
+        for cut in 0..=values.len() {
+            let (uncut, id) = started()?;
+            for value in &values[..cut] {
+                uncut.fire("p", &tensor(&[*value])?)?;
+            }
+            let (resumed, _) = started()?;
+            resumed.hooks().load_hook(uncut.hooks().save_hook(&id)?)?;
+            for value in &values[cut..] {
+                uncut.fire("p", &tensor(&[*value])?)?;
+                resumed.fire("p", &tensor(&[*value])?)?;
+                let found = resumed.metric("debug/findings");
+                assert_eq!(found, uncut.metric("debug/findings").filter(|_| found.is_some()), "{cut}");
+            }
+            let state = |mock: &Mock| mock.hooks().save_hook(&id).map(|saved| saved.state);
+            assert_eq!((state(&resumed)?, state(&uncut)?), (Some(3.into()), Some(3.into())), "{cut}");
+        }
         Ok(())
     }
 

@@ -172,6 +172,27 @@ fn p07_the_one_before_is_found_and_the_reason_is_told() {
 }
 
 #[test]
+fn p07_what_verifies_and_does_not_fit_is_skipped_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    save(dir.path(), "a", 3).unwrap();
+    let newest = save(dir.path(), "b", 4).unwrap();
+    let mut asked = Vec::new();
+    let found = newest_usable(dir.path(), |path| {
+        asked.push(path.to_path_buf());
+        if path == newest { Err("of another model".to_string()) } else { Ok(()) }
+    });
+    let found = found.unwrap();
+    assert_eq!(found.checkpoint.unwrap().1.step, 3);
+    assert_eq!(found.skipped[0].1, "of another model");
+    // Nothing that is damaged is offered.
+    fs::write(newest.join("state.json"), "").unwrap();
+    let found = newest_usable(dir.path(), |path| Err(path.display().to_string())).unwrap();
+    assert!(found.checkpoint.is_none() && found.skipped.len() == 2, "{found:?}");
+    assert!(found.skipped[0].1.contains("state.json: has 0 bytes"), "{found:?}");
+    assert_eq!(asked.len(), 2);
+}
+
+#[test]
 fn p07_a_directory_that_cannot_be_listed_is_an_error_not_an_empty_one() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("checkpoints");

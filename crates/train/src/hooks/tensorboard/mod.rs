@@ -158,7 +158,7 @@ impl Hook for Tensorboard {
         // What the checkpoint counts as written must be in the file, or a crash would lose it.
         let mut events = self.events.try_borrow_mut()?;
         events.flush()?;
-        Ok(Some(json!({ "name": events.name, "file": events.file.state() })))
+        Ok(Some(json!({ "name": events.name, "file": events.file.state()? })))
     }
 
     fn load_state(&mut self, state: Json) -> HookResult {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn cut_anywhere_the_file_is_that_of_an_uncut_run() {
+    fn p05_cut_anywhere_the_file_is_that_of_an_uncut_run() {
         let options = || TensorboardOptions { flush_every: 3, ..TensorboardOptions::default() };
         let whole = written(options(), 8);
         for cut in 0..8 {

@@ -244,7 +244,7 @@ mod tests {
     proptest! {
         /// Also with sound checksums around nonsense.
         #[test]
-        fn hostile_bytes_never_panic(data in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn p31_hostile_bytes_never_panic(data in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut file = Vec::new();
             add_record(&mut file, &data);
             let _ = read_events(&file);

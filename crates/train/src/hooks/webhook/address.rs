@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_sorted_by_who_is_behind() {
+    fn p35_addresses_are_sorted_by_who_is_behind() {
         let public = ["8.8.8.8", "1.1.1.1", "172.15.0.1", "172.32.0.1", "100.63.0.1", "2606:4700::1111"];
         let local = [
             "127.0.0.1",
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn literal_addresses_are_seen_through() {
+    fn p35_literal_addresses_are_seen_through() {
         for url in [
             "https://127.0.0.1/",
             "https://2130706433/",
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_judged_by_their_addresses() {
+    fn p35_names_are_judged_by_their_addresses() {
         let (https, http) = ("https://a.example/", "http://a.example/");
         assert_eq!(told(https, false, &["8.8.8.8"]), Ok((1, false)));
         assert_eq!(told(https, false, &["10.0.0.1"]), Err(NoAddress::Refused));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn only_scheme_and_host_are_shown() {
+    fn p34_only_scheme_and_host_are_shown() {
         let secret = SecretUrl::new("https://user:hunter2@hooks.example:8443/T0/hunter2?key=hunter2#hunter2");
         let shown = [
             format!("{secret}"),
