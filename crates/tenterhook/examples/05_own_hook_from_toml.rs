@@ -34,7 +34,8 @@ fn main() -> Result<ExitCode, BoxError> {
     let (config, runs) = (dir.path().join("run.toml"), dir.path().join("runs"));
     let hook = "[[hooks]]\nkind = \"my_crate.Quiet\"\npoints = \"blocks.*.hook_mlp_out\"\nby = 0.5\n";
     std::fs::write(&config, format!("{DEFAULT_TOML}\n{hook}"))?;
-    let args = ["train", "--quiet", "--set", "train.steps=3", "--set", "run.name=quiet", "--runs-dir"];
+    let args =
+        ["train", "--quiet", "--set", "train.fast_dev_run=true", "--set", "run.name=quiet", "--runs-dir"];
     let args =
         std::iter::once("tenterhook").chain(args).map(Into::into).chain([runs.clone().into(), config.into()]);
     let code = cli::run_with::<std::ffi::OsString>(registry, args);

@@ -128,10 +128,10 @@ impl Start<'_> {
     /// A new run in a directory of its own.
     pub fn new_one(&self) -> Result<Begun, BeginError> {
         let assembled = self.plan.assemble(self.registry, self.device)?;
-        self.from_scratch(assembled)
+        self.begin_anew(assembled)
     }
 
-    fn from_scratch(&self, assembled: Assembled) -> Result<Begun, BeginError> {
+    fn begin_anew(&self, assembled: Assembled) -> Result<Begun, BeginError> {
         let facts = self.facts(&assembled, git_here());
         let run = self.in_new_dir(|dir, lock| Run::start(dir, lock, &facts))?;
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
@@ -146,7 +146,7 @@ impl Start<'_> {
             return Err(BeginError::Nothing(format!("the data is not what the run was trained on:{keys}")));
         }
         match origin {
-            None => self.from_scratch(assembled),
+            None => self.begin_anew(assembled),
             Some(origin) => {
                 assembled.trainer.restore_fork(&origin.checkpoint.path)?;
                 self.branch(assembled, origin, Vec::new())

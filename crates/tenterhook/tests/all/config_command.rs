@@ -16,7 +16,8 @@ fn the_first_configuration_trains_as_it_is() {
     lab.ok(&["config", "check", "run.toml"]);
     assert!(!lab.path().join("runs").exists(), "a check makes nothing");
     // As it is, but not to the end: it is 300 steps long.
-    lab.ok(&["train", "run.toml", "--quiet", "--set", "train.steps=2", "--set", "train.validate_batches=1"]);
+    let few = ["train.fast_dev_run=2", "train.validate_batches=1"].map(|set| ["--set", set]).concat();
+    lab.ok(&[&["train", "run.toml", "--quiet"], &few[..]].concat());
     let listed: Vec<Value> = serde_json::from_str(&lab.ok(&["runs", "list", "--json"]).stdout).unwrap();
     assert_eq!((listed.len(), &listed[0]["status"]), (1, &"completed".into()));
 }

@@ -53,12 +53,15 @@ fn the_example_of_every_kind_can_be_pasted() {
         let example = shown["example"].as_str().unwrap();
         let with_all = example.replace("\n# ", "\n");
         for text in [example, &with_all] {
-            let document = Document::parse(text, Format::Toml).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let document =
+                Document::parse(text, Format::Toml).unwrap_or_else(|error| panic!("{text}: {error}"));
             let hook = &document.value()["hooks"][0];
             match registry.build(hook) {
                 Ok((hook, _)) => assert_eq!(hook.kind(), kind.name),
                 // The variable is the reader's to set.
-                Err(error) => assert!(error.to_string().contains("`CHAT_WEBHOOK_URL` is not set"), "{text}: {error}"),
+                Err(error) => {
+                    assert!(error.to_string().contains("`CHAT_WEBHOOK_URL` is not set"), "{text}: {error}")
+                }
             }
         }
     }

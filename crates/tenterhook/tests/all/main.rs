@@ -5,7 +5,9 @@
 // Faults exist in debug builds only, and so do the tests that need them.
 mod after_the_end;
 mod bad_input;
+mod broken_configurations;
 mod capture;
+mod config_command;
 mod damage_campaign;
 mod damaged_checkpoints;
 mod damages;
@@ -27,6 +29,7 @@ mod grad_coverage;
 #[cfg(debug_assertions)]
 mod hangs;
 mod here;
+mod hooks_command;
 mod hooks_config;
 mod hostile_data;
 mod hostile_files;
@@ -43,11 +46,14 @@ mod points;
 mod receiver;
 mod recorder;
 mod requests;
+mod rerun;
 mod resume;
 mod run_length;
 #[cfg(debug_assertions)]
 mod running;
+mod runs_commands;
 mod saved_beside;
+mod schema_fuzz;
 mod secrets;
 #[cfg(debug_assertions)]
 mod signals;

@@ -112,7 +112,8 @@ fn p33_every_field_of_the_schema_refuses_wrong_types_by_its_path() {
         .collect();
     for (index, kind) in registry.kinds().enumerate() {
         let described = schema["$defs"]["hook"]["oneOf"].as_array().unwrap();
-        let mut keys = keys(described.iter().find(|described| described["title"] == kind.name.as_str()).unwrap());
+        let mut keys =
+            keys(described.iter().find(|described| described["title"] == kind.name.as_str()).unwrap());
         // The options that every hook has are the same for every one.
         keys.retain(|key, _| index == 0 || !common.contains(key));
         let mut base = good();
@@ -127,6 +128,7 @@ fn usual(kind: &tenterhook::hooks::KindInfo) -> Value {
     if kind.name == "webhook" {
         return json!({"kind": "webhook", "url": "https://a.example/"});
     }
-    let needed = kind.options.iter().filter_map(|option| Some((option.name.clone(), option.example()?.clone())));
+    let needed =
+        kind.options.iter().filter_map(|option| Some((option.name.clone(), option.example()?.clone())));
     std::iter::once(("kind".to_string(), json!(kind.name))).chain(needed).collect()
 }

@@ -3,7 +3,7 @@ use serde_json::json;
 use tenterhook_hooks::HookRegistry;
 
 use super::*;
-use crate::config::{DEFAULT_TOML, Format, Line, resume_differences, schema_of};
+use crate::config::{DEFAULT_TOML, Format, Line, read_section, resume_differences, schema_of};
 
 const GOOD: &str =
     "[model]\nkind = 'gpt'\n[data.train]\nkind = 'text'\n[train]\nsteps = 5\n[[optimizer]]\nlr = 1\n";
@@ -99,6 +99,7 @@ const BROKEN: [(&str, &[&str]); 13] = [
         "GOOD\n[run]\nsede = 1\nname = ' '\ndir = 3\n",
         &[
             "line 11: run.sede: unknown key; did you mean `seed`?",
+            "line 12: run.name: is empty; leave it out",
             "line 13: run.dir: is `3`, expected a text",
         ],
     ),

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::*;
-use crate::config::{Document, Format};
+use crate::config::{Document, Format, TrainSection};
 
 #[derive(Debug, Deserialize, JsonSchema, PartialEq)]
 #[serde(deny_unknown_fields)]
@@ -132,4 +132,24 @@ fn a_section_that_is_no_table_is_refused() {
     check("name = 'a'\noven = [1.5, 3]\n", &["line 2: oven: is a list, expected a table"]);
     assert_eq!(problems.len(), 1);
     assert!(problems.to_string().starts_with("kitchen: "), "{problems}");
+}
+
+#[test]
+fn values_are_looked_at_beside_wrong_keys() {
+    let wrong = |train: &TrainSection| train.problems();
+    for (text, expected) in [
+        ("steps = 5\ngrad_clip = -1.0\nstepz = 1", &["train.grad_clip: must", "train.stepz: unknown"][..]),
+        // Nothing is said about a key that is missing only because it was taken out.
+        ("steps = 'x'\nlog_every = 0", &["train.log_every: is 0", "train.steps: is the text"]),
+        ("steps = 5\nepochs = 'x'", &["train.epochs: is the text"]),
+        ("steps = 5\nepochs = 1", &["train.epochs: `steps` is given too"]),
+    ] {
+        let document = Document::parse(&format!("[train]\n{text}\n"), Format::Toml).unwrap();
+        let mut problems = Problems::default();
+        check_section(&document.value()["train"], "train", &mut problems, wrong);
+        let mut told: Vec<String> = problems.to_string().lines().map(str::to_string).collect();
+        told.sort();
+        assert_eq!(told.len(), expected.len(), "{told:?}");
+        assert!(told.iter().zip(expected).all(|(told, expected)| told.starts_with(expected)), "{told:?}");
+    }
 }

@@ -70,26 +70,20 @@ mod tests {
         losses.iter().enumerate().map(row).collect()
     }
 
+    fn check(original: &[f64], rerun: &[f64], compared: usize, first: Option<u64>) {
+        let found = compare(&rows(original), &rows(rerun));
+        assert_eq!((found.compared, found.identical), (compared, first.is_none()), "{original:?} {rerun:?}");
+        assert_eq!(found.first.map(|first| first.step), first, "{original:?} {rerun:?}");
+    }
+
     #[test]
     fn the_last_bit_counts_and_only_what_both_have() {
-        let next = f64::from_bits(2.0f64.to_bits() + 1);
-        let cases: &[(&[f64], &[f64], usize, Option<u64>)] = &[
-            (&[3.0, 2.0, 1.0], &[3.0, 2.0], 2, None),
-            (&[3.0], &[3.0, 2.0], 1, None),
-            (&[], &[3.0], 0, None),
-            (&[3.0, f64::NAN], &[3.0, f64::NAN], 2, None),
-            (&[3.0, 2.0, 1.0], &[3.0, next, 5.0], 3, Some(2)),
-            (&[0.0], &[-0.0], 1, Some(1)),
-        ];
-        for (original, rerun, compared, first) in cases {
-            let found = compare(&rows(original), &rows(rerun));
-            assert_eq!(
-                (found.compared, found.identical),
-                (*compared, first.is_none()),
-                "{original:?} {rerun:?}"
-            );
-            assert_eq!(found.first.map(|first| first.step), *first, "{original:?} {rerun:?}");
-        }
+        check(&[3.0, 2.0, 1.0], &[3.0, 2.0], 2, None);
+        check(&[3.0], &[3.0, 2.0], 1, None);
+        check(&[], &[3.0], 0, None);
+        check(&[3.0, f64::NAN], &[3.0, f64::NAN], 2, None);
+        check(&[3.0, 2.0, 1.0], &[3.0, f64::from_bits(2.0f64.to_bits() + 1), 5.0], 3, Some(2));
+        check(&[0.0], &[-0.0], 1, Some(1));
     }
 
     #[test]

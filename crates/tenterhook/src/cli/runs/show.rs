@@ -243,14 +243,16 @@ fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
 
-/// The command that goes on with a run from its record, as far as that has all that is needed.
+/// The command that goes on with a run, from its record where that has all that is needed.
 pub(super) fn resume_command(dir: &RunDir) -> String {
     let document = Document::read(&dir.config_path()).and_then(Document::without_secret_hooks);
-    let config = match document {
-        Ok((_, left_out)) if left_out.is_empty() => dir.config_path().display().to_string(),
-        // With the recorded configuration it would not start: secrets are missing.
-        _ => "CONFIG".to_string(),
-    };
-    let words = ["tenterhook", "train", &config, "--resume", &dir.path().display().to_string()];
-    shell_words(&words)
+    let is_whole = document.is_ok_and(|(_, left_out)| left_out.is_empty());
+    let (run, config) = (dir.path().display().to_string(), dir.config_path().display().to_string());
+    match is_whole {
+        true => shell_words(&["tenterhook", "train", &config, "--resume", &run]),
+        false => {
+            let command = shell_words(&["tenterhook", "train", "CONFIG", "--resume", &run]);
+            format!("{command} (CONFIG is the file it was started with: the record lacks secrets of hooks)")
+        }
+    }
 }

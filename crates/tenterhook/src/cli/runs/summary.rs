@@ -79,9 +79,9 @@ impl Summary {
         match finite.min_by(|a, b| a.1.total_cmp(&b.1)) {
             Some(best) => score("val/loss", true, best),
             None => {
-                let (name, last) = match all("val/loss").last() {
+                let (name, last) = match all("val/loss").next_back() {
                     Some(last) => ("val/loss", Some(last)),
-                    None => ("loss", all("loss").last()),
+                    None => ("loss", all("loss").next_back()),
                 };
                 last.and_then(|last| score(name, false, last))
             }
@@ -124,29 +124,19 @@ mod tests {
         Summary { record: RunRecord::new("r"), killed: true, rows, problem: None }
     }
 
+    fn check(rows: &[(u64, &str, f64)], name: &str, value: f64, step: u64, best: bool) {
+        let expected = Score { name: name.to_string(), value: Number(value), step, best };
+        assert_eq!(summary(rows).score(), Some(expected), "{rows:?}");
+    }
+
     #[test]
     fn the_best_validation_counts_else_the_last_loss() {
-        let cases: &[(&[(u64, &str, f64)], Option<(&str, f64, u64, bool)>)] = &[
-            (&[], None),
-            (&[(1, "loss", 3.0), (2, "loss", 4.0)], Some(("loss", 4.0, 2, false))),
-            (
-                &[(1, "val/loss", 3.0), (2, "val/loss", 2.0), (3, "val/loss", f64::NAN), (3, "loss", 1.0)],
-                Some(("val/loss", 2.0, 2, true)),
-            ),
-            (
-                &[(1, "val/loss", f64::INFINITY), (1, "loss", 1.0)],
-                Some(("val/loss", f64::INFINITY, 1, false)),
-            ),
-        ];
-        for (rows, expected) in cases {
-            let expected = expected.map(|(name, value, step, best)| Score {
-                name: name.to_string(),
-                value: Number(value),
-                step,
-                best,
-            });
-            assert_eq!(summary(rows).score(), expected, "{rows:?}");
-        }
+        assert_eq!(summary(&[]).score(), None);
+        check(&[(1, "loss", 3.0), (2, "loss", 4.0)], "loss", 4.0, 2, false);
+        let nan = (3, "val/loss", f64::NAN);
+        check(&[(1, "val/loss", 3.0), (2, "val/loss", 2.0), nan, (3, "loss", 1.0)], "val/loss", 2.0, 2, true);
+        let infinite = (1, "val/loss", f64::INFINITY);
+        check(&[infinite, (1, "loss", 1.0)], "val/loss", f64::INFINITY, 1, false);
     }
 
     #[test]
