@@ -139,8 +139,7 @@ mod tests {
         }
         trainer.validate(&[("val/loss", 1.25), ("val/accuracy", 0.5), ("other", 1.0)]).unwrap();
         trainer.end(RunStatus::Completed).unwrap();
-        let text = text.lock().unwrap().clone();
-        text
+        text.lock().unwrap().clone()
     }
 
     #[test]

@@ -174,8 +174,7 @@ mod tests {
         trainer.state.frozen = vec!["h.0.ln.bias".into(), "wte.weight".into()];
         trainer.attach(ModelSummary::new(options).unwrap().on(console)).unwrap();
         trainer.fire(Event::TrainStart).unwrap();
-        let text = text.lock().unwrap().clone();
-        text
+        text.lock().unwrap().clone()
     }
 
     #[test]

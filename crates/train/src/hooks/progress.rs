@@ -287,8 +287,7 @@ mod tests {
         }
         trainer.validate(&[("val/loss", 1.0)]).unwrap();
         trainer.end(RunStatus::Completed).unwrap();
-        let lines = text.lock().unwrap().lines().map(str::to_string).collect();
-        lines
+        text.lock().unwrap().lines().map(str::to_string).collect()
     }
 
     #[test]
