@@ -1,9 +1,9 @@
 //! Where a new run goes.
 
-use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use tenterhook_record::disk::{self, DiskFile};
 use tenterhook_record::name::check_run_name;
 
 /// The place of a run that is not there yet.
@@ -51,12 +51,14 @@ fn existing(path: &Path) -> PathBuf {
 /// Permissions alone do not tell: the file system may be read-only or full.
 fn try_write(dir: &Path) -> io::Result<()> {
     let path = dir.join(format!(".tenterhook-{}.tmp", std::process::id()));
-    OpenOptions::new().write(true).create_new(true).open(&path)?;
-    fs::remove_file(&path)
+    drop(DiskFile::create_new(&path)?);
+    disk::remove_file(&path)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -31,8 +31,6 @@ pub struct Settings {
     pub schedule_steps: Option<u64>,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
-    /// The steps that schedules are made for, when the run is cut short and these are not its own.
-    pub schedule_steps: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
     /// Whether to validate once before the first step.
@@ -71,7 +69,6 @@ impl Settings {
             total_steps,
             schedule_steps: None,
             total_epochs: None,
-            schedule_steps: None,
             validate_every: None,
             validate_first: false,
             validate_batches: None,
