@@ -20,7 +20,10 @@ impl Tokenizer {
     pub fn load(path: &Path) -> Result<Self, ModelError> {
         let bytes = read_bounded(path, LARGEST_TOKENIZER)?;
         let inner = is_json(&bytes).and_then(|()| caught(|| tokenizers::Tokenizer::from_bytes(bytes)));
-        let inner = inner.map_err(|error| failure(path, "is not a tokenizer", error))?;
+        let mut inner = inner.map_err(|error| failure(path, "is not a tokenizer", error))?;
+        // Some files say how one sentence was once cut and padded. A text is all of its tokens.
+        let whole = inner.with_truncation(None).map(|inner| inner.with_padding(None));
+        whole.map_err(|error| failure(path, "cannot be used", error))?;
         Ok(Self { path: path.to_path_buf(), inner })
     }
 

@@ -315,6 +315,22 @@ fn broken_tokenizers_are_refused() {
     assert_eq!(tokenizer.vocab_size(), 3);
 }
 
+#[test]
+fn a_text_is_neither_cut_nor_padded_whatever_the_tokenizer_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokenizer.json");
+    let cutting = json!({
+        "version": "1.0", "added_tokens": [], "pre_tokenizer": {"type": "Whitespace"},
+        "truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0},
+        "padding": {"strategy": {"Fixed": 1u64 << 40}, "direction": "Right", "pad_to_multiple_of": null,
+                    "pad_id": 2, "pad_type_id": 0, "pad_token": "?"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "?": 2}, "unk_token": "?"},
+    });
+    fs::write(&path, cutting.to_string()).unwrap();
+    let tokenizer = Tokenizer::load(&path).unwrap();
+    assert_eq!(tokenizer.encode("a b a b a b", true).unwrap(), [0, 1, 0, 1, 0, 1]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

@@ -9,7 +9,7 @@ use tenterhook_hooks::{HookError, MetricsRow, RunStatus};
 use tenterhook_record::disk;
 use tenterhook_record::metrics::{MetricsLog, Row};
 use tenterhook_record::name::file_safe;
-use tenterhook_record::run::{Attempt, RunDir, RunLock, RunRecord, Status, config_hash, git_state, now};
+use tenterhook_record::run::{Attempt, RunDir, RunLock, RunRecord, Status, config_hash, now};
 
 use crate::error::TrainError;
 
@@ -44,6 +44,9 @@ pub struct RunFacts {
     pub parent: Option<String>,
     /// Which data it reads.
     pub data: Value,
+    /// The commit of the code, and whether files differ from it: what `git_state` says, asked before the run's lock is taken. A process
+    /// that is started has the lock's file open for a moment, and would keep it locked when this one is killed just then.
+    pub git: (String, Option<bool>),
 }
 
 /// A run's directory, locked by this process, with its record and its log of metrics.
@@ -106,7 +109,10 @@ impl Run {
         resumed_from: Option<String>,
         step: u64,
     ) -> Result<(), TrainError> {
-        let (commit, dirty) = git_state(Path::new("."));
+        let (mut commit, dirty) = facts.git.clone();
+        if commit.is_empty() {
+            commit = "unknown".to_string(); // nobody asked
+        }
         let host = tenterhook_record::run::host();
         let hash = config_hash(&facts.config);
         let record = &mut self.record;

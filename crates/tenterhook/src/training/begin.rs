@@ -8,7 +8,7 @@ use serde_json::Value;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
 use tenterhook_record::disk;
-use tenterhook_record::run::{self, RunDir, RunError, RunLock, RunRecord};
+use tenterhook_record::run::{self, RunDir, RunError, RunLock, RunRecord, git_state};
 use tenterhook_train::config::{Problems, differences, redacted_args};
 use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
 
@@ -95,7 +95,7 @@ pub struct Start<'a> {
 }
 
 impl Start<'_> {
-    fn facts(&self, assembled: &Assembled) -> RunFacts {
+    fn facts(&self, assembled: &Assembled, git: (String, Option<bool>)) -> RunFacts {
         RunFacts {
             name: self.plan.config.run.name.clone(),
             config: self.plan.config.to_value(),
@@ -105,6 +105,7 @@ impl Start<'_> {
             args: redacted_args(self.args.clone()),
             parent: self.parent.clone(),
             data: assembled.data.clone(),
+            git,
         }
     }
 
@@ -131,7 +132,8 @@ impl Start<'_> {
     }
 
     fn begin_anew(&self, assembled: Assembled) -> Result<Begun, BeginError> {
-        let run = self.in_new_dir(|dir, lock| Run::start(dir, lock, &self.facts(&assembled)))?;
+        let facts = self.facts(&assembled, git_here());
+        let run = self.in_new_dir(|dir, lock| Run::start(dir, lock, &facts))?;
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
     }
 
@@ -155,18 +157,18 @@ impl Start<'_> {
     /// The same run, in the same directory, from its newest good checkpoint. What decides the results must not have changed. A run that
     /// was killed before its first checkpoint, and so before its first step, begins again.
     pub fn resume(&self, path: &Path) -> Result<Begun, BeginError> {
-        let dir = RunDir::open(path)?;
+        let (dir, git) = (RunDir::open(path)?, git_here());
         let lock = dir.lock()?; // before anything is looked at: nobody adds a checkpoint meanwhile
         if never_began(&dir)? {
             let assembled = self.plan.assemble(self.registry, self.device)?;
-            let run = Run::start(dir, lock, &self.facts(&assembled))?;
+            let run = Run::start(dir, lock, &self.facts(&assembled, git))?;
             return Ok(begun(assembled.trainer.with_run(run), None, Vec::new()));
         }
         self.check_unchanged(&dir)?;
         let mut assembled = self.plan.assemble(self.registry, self.device)?;
         let (checkpoint, skipped) = newest_checkpoint(&dir, |path| assembled.trainer.restore(path))?;
         let step = checkpoint.step.unwrap_or(0);
-        let run = Run::resume(dir, lock, &self.facts(&assembled), &checkpoint.name, step)?;
+        let run = Run::resume(dir, lock, &self.facts(&assembled, git), &checkpoint.name, step)?;
         put_aside(&skipped)?;
         let trainer = assembled.trainer.go_on_with(run)?;
         Ok(begun(trainer, Some((checkpoint.name, step)), skipped))
@@ -188,7 +190,7 @@ impl Start<'_> {
         skipped: Vec<(CheckpointRef, String)>,
     ) -> Result<Begun, BeginError> {
         let parent = self.parent.clone().or(Some(origin.run_id.clone()));
-        let facts = RunFacts { parent, ..self.facts(&assembled) };
+        let facts = RunFacts { parent, ..self.facts(&assembled, git_here()) };
         let step = origin.checkpoint.step.unwrap_or(0);
         let run = self.in_new_dir(|dir, lock| Run::fork(dir, lock, &facts, &origin.to_string(), step))?;
         let from = (origin.checkpoint.name.clone(), step);
@@ -217,6 +219,10 @@ fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(Checkpo
         skipped: skipped.into_iter().map(|(checkpoint, problem)| (checkpoint.name, problem)).collect(),
         trainer,
     }
+}
+
+fn git_here() -> (String, Option<bool>) {
+    git_state(Path::new("."))
 }
 
 /// Whether a run was killed before it had saved, let alone done, anything.

@@ -89,7 +89,7 @@ fn p33_too_little_data_is_refused() {
 #[test]
 fn p33_data_that_does_not_fit_the_model_is_refused() {
     let lab = Lab::new();
-    let mut tokens = vec![7u8, 0].repeat(100);
+    let mut tokens = [7u8, 0].repeat(100);
     tokens[100..102].copy_from_slice(&300u16.to_le_bytes());
     lab.write("beyond", &tokens);
     check(&lab, "tokens", "beyond", "token 50");

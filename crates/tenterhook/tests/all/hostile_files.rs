@@ -155,6 +155,7 @@ fn p30_hostile_weights_are_refused_as_a_checkpoint_even_when_they_are_sealed() {
 fn p31_hostile_states_of_a_checkpoint_are_refused() {
     let lab = Lab::with(&short());
     lab.ok(&["train", "run.toml"]);
+    let before = (lab.digest("tiny"), lab.record("tiny"));
     let sound = fs::read(lab.checkpoint("tiny").join("state.json")).unwrap();
     let sound: serde_json::Value = serde_json::from_slice(&sound).unwrap();
     let changed = |pointer: &str, value: serde_json::Value| {
@@ -175,4 +176,5 @@ fn p31_hostile_states_of_a_checkpoint_are_refused() {
         refused(&lab, what, &["train", "run.toml", "--resume", "--set", "train.steps=4"], &[word]);
         fs::remove_dir_all(&planted).unwrap();
     }
+    assert_eq!((lab.digest("tiny"), lab.record("tiny")), before, "what was refused has left a trace");
 }

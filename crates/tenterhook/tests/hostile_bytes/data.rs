@@ -100,7 +100,7 @@ fn p31_tokenizers() {
     let good = tokenizer();
     fs::write(&path, &good).unwrap();
     let sound = Tokenizer::load(&path).unwrap();
-    assert_eq!(sound.encode("hello", false).unwrap()[0], 11);
+    assert_eq!(sound.encode("hello", false).unwrap(), [11]);
     feed("tokenizer.json", good.as_bytes(), 400, |bytes| {
         fs::write(&path, bytes).unwrap();
         let Ok(tokenizer) = Tokenizer::load(&path) else { return };

@@ -118,7 +118,7 @@ fn a_wrong_kind_is_told_with_the_others() {
 #[test]
 fn a_list_of_fixed_length_is_judged_as_a_whole() {
     let bad = "name = 1\noven.heat = 1\n";
-    check(&format!("{bad}hours = [8, 18]\n"), &["line 1: name: is `1`, expected text"]);
+    check(&format!("{bad}hours = [8, 18]\n"), &["line 1: name: is `1`, expected a text"]);
     check(
         "name = 'a'\noven.heat = 1\nhours = [8]\n",
         &["line 3: hours: invalid length 1, expected an array of length 2"],

@@ -117,7 +117,11 @@ mod tests {
             "freeze" => json!({"kind": "freeze", "params": ["*"]}),
             "max_time" => json!({"kind": "max_time", "duration": "1h"}),
             "webhook" => json!({"kind": "webhook", "url": "https://a.example/"}),
-            "capture" | "gradient_flow" | "monitor" => json!({"kind": kind, "points": "*"}),
+            // A run that was aborted is over.
+            "debug" => json!({"kind": "debug", "break_on_nan": false}),
+            "activation_stats" | "capture" | "gradient_flow" | "monitor" => {
+                json!({"kind": kind, "points": "*"})
+            }
             name => json!({ "kind": name }),
         }
     }

@@ -110,8 +110,9 @@ impl Optimizer {
             );
         }
         let steps = |name: &String| {
-            let found = saved.get(name).and_then(Value::as_u64);
-            found.ok_or_else(|| self.misfit(format!("it has no count of steps of `{name}`")))
+            // No run counts further, and one more is still a number.
+            let found = saved.get(name).and_then(Value::as_u64).filter(|steps| *steps <= 1 << 60);
+            found.ok_or_else(|| self.misfit(format!("it has no usable count of steps of `{name}`")))
         };
         self.slots.keys().map(steps).collect()
     }

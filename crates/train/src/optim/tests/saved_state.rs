@@ -143,5 +143,5 @@ fn a_state_that_does_not_fit_is_refused_whole() {
         &|_, json| json["steps"]["other"] = json!(1),
         "it has steps of `other`, which this optimizer does not update",
     );
-    refuse(&|_, json| json["steps"]["weight"] = Value::Null, "it has no count of steps of `weight`");
+    refuse(&|_, json| json["steps"]["weight"] = Value::Null, "it has no usable count of steps of `weight`");
 }
