@@ -66,8 +66,9 @@ fn p40_the_record_has_all_that_decided_the_run() {
     assert_eq!(record["data"]["train"][0]["data"]["kind"], "induction");
     assert_eq!(record["data"]["train"][1]["name"], "sums");
     assert_eq!(record["data"]["val"][0]["data"]["examples"], 8);
+    let hooks = record["hooks"].as_array().unwrap();
     assert_eq!(
-        record["hooks"][0],
+        *hooks.iter().find(|hook| hook["id"] == "early_stopping").unwrap(),
         json!({
             "id": "early_stopping", "kind": "early_stopping", "enabled": true, "matched": [],
             "options": {"kind": "early_stopping", "patience": 50},

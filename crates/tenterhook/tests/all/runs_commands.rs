@@ -119,13 +119,13 @@ fn a_run_is_shown_with_all_that_is_known() {
     ] {
         assert!(!shown[key].is_null(), "{key}: {shown}");
     }
-    let ids: Vec<&Value> = shown["hooks"].as_array().unwrap().iter().map(|hook| &hook["id"]).collect();
-    assert_eq!(json!(ids), json!(["monitor", "lr_monitor", "identity_update", "grad_coverage"]));
-    assert!(shown["hooks"][0]["receipt"]["fired"].as_u64() > Some(40), "at every step, and in validation");
-    assert_eq!(
-        (&shown["hooks"][1]["enabled"], &shown["hooks"][1]["receipt"]["events"]),
-        (&json!(false), &json!(0))
-    );
+    let hooks = shown["hooks"].as_array().unwrap();
+    let hook = |id: &str| hooks.iter().find(|hook| hook["id"] == id).unwrap();
+    assert!(hook("monitor")["receipt"]["fired"].as_u64() > Some(40), "at every step, and in validation");
+    assert_eq!(hook("monitor")["matched"], json!(["blocks.0.hook_resid_post"]));
+    let off = hook("lr_monitor");
+    assert_eq!((&off["enabled"], &off["receipt"]["events"]), (&json!(false), &json!(0)));
+    assert!(hook("grad_coverage")["receipt"]["events"].as_u64() > Some(40), "as every run has it");
     assert_eq!(
         shown["metrics"]["loss"],
         lab.metrics("tiny").iter().rev().find_map(|row| row.get("loss")).unwrap().clone()

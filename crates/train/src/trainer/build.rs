@@ -27,8 +27,6 @@ pub struct Settings {
     pub seed: u64,
     /// How many optimizer steps are taken.
     pub total_steps: u64,
-    /// How long the schedule is, when the run is cut short by `fast_dev_run`.
-    pub schedule_steps: Option<u64>,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
     /// When to validate.
@@ -67,7 +65,6 @@ impl Settings {
         Self {
             seed: 42,
             total_steps,
-            schedule_steps: None,
             total_epochs: None,
             validate_every: None,
             validate_first: false,
