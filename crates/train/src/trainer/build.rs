@@ -29,6 +29,8 @@ pub struct Settings {
     pub total_steps: u64,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
+    /// How long the schedule is, when the run is cut short by `fast_dev_run`.
+    pub schedule_steps: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
     /// Whether to validate once before the first step.
@@ -66,6 +68,7 @@ impl Settings {
             seed: 42,
             total_steps,
             total_epochs: None,
+            schedule_steps: None,
             validate_every: None,
             validate_first: false,
             validate_batches: None,
