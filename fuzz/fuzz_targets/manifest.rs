@@ -11,7 +11,9 @@ static DIR: LazyLock<tempfile::TempDir> = LazyLock::new(|| tempfile::tempdir().e
 
 fuzz_target!(|bytes: &[u8]| {
     let checkpoint = DIR.path().join("step-00000001");
-    fs::create_dir_all(&checkpoint).and_then(|()| fs::write(checkpoint.join(MANIFEST), bytes)).expect("a file");
+    fs::create_dir_all(&checkpoint)
+        .and_then(|()| fs::write(checkpoint.join(MANIFEST), bytes))
+        .expect("a file");
     if let Ok(manifest) = Manifest::read(&checkpoint) {
         assert!(manifest.files.iter().all(|file| !file.name.contains("..") && !file.name.starts_with('/')));
     }

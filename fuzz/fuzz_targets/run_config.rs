@@ -10,7 +10,8 @@ fuzz_target!(|text: &str| {
     if let Ok(document) = Document::parse(text, format)
         && let Ok(plan) = Plan::check(&document, &registry())
     {
-        let again = Document::parse(&plan.config.to_toml(), Format::Toml).expect("what was written reads back");
+        let again =
+            Document::parse(&plan.config.to_toml(), Format::Toml).expect("what was written reads back");
         assert!(Plan::check(&again, &registry()).is_ok(), "{}", plan.config.to_toml());
     }
     if text.len() < 200

@@ -17,7 +17,8 @@ static DIR: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let (weights, index) = (DIR.path().join("model.safetensors"), DIR.path().join("model.safetensors.index.json"));
+    let (weights, index) =
+        (DIR.path().join("model.safetensors"), DIR.path().join("model.safetensors.index.json"));
     // What begins as JSON is an index.
     let written = match bytes.first() {
         Some(b'{') => fs::remove_file(&weights).or(Ok(())).and_then(|()| fs::write(&index, bytes)),

@@ -3,7 +3,6 @@
 use std::fs;
 
 use candle_core::Device;
-use serde_json::json;
 use tenterhook::models::tokenizer::Tokenizer;
 use tenterhook::train::data::{Dataset, JsonlOptions, TokenFile, TokenStream, TokenType};
 
@@ -66,42 +65,16 @@ fn p31_jsonl() {
 }
 
 /// A byte-level BPE with merges, and everything around it that real ones have.
-fn tokenizer() -> String {
-    let vocab: serde_json::Map<String, serde_json::Value> =
-        ["h", "e", "l", "o", "Ġ", "w", "r", "d", "he", "ll", "hell", "hello", "<|end|>"]
-            .iter()
-            .enumerate()
-            .map(|(id, token)| (token.to_string(), id.into()))
-            .collect();
-    json!({
-        "version": "1.0",
-        "truncation": { "direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0 },
-        "padding": { "strategy": { "Fixed": 8 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 12, "pad_type_id": 0, "pad_token": "<|end|>" },
-        "added_tokens": [{ "id": 12, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
-        "normalizer": { "type": "Sequence", "normalizers": [{ "type": "NFC" }, { "type": "Replace", "pattern": { "Regex": "x{1,3}" }, "content": "h" }] },
-        "pre_tokenizer": { "type": "Sequence", "pretokenizers": [
-            { "type": "Split", "pattern": { "Regex": "\\p{L}+|\\s+(?!\\S)|." }, "behavior": "Isolated", "invert": false },
-            { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false },
-        ] },
-        "post_processor": { "type": "TemplateProcessing", "single": [{ "SpecialToken": { "id": "<|end|>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
-            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
-            "special_tokens": { "<|end|>": { "id": "<|end|>", "ids": [12], "tokens": ["<|end|>"] } } },
-        "decoder": { "type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true },
-        "model": { "type": "BPE", "dropout": null, "unk_token": "<|end|>", "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": [["h", "e"], ["l", "l"], ["he", "ll"], ["hell", "o"]] },
-    })
-    .to_string()
-}
+const TOKENIZER: &str = include_str!("../data/tokenizer.json");
 
 #[test]
 fn p31_tokenizers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("tokenizer.json");
-    let good = tokenizer();
-    fs::write(&path, &good).unwrap();
+    fs::write(&path, TOKENIZER).unwrap();
     let sound = Tokenizer::load(&path).unwrap();
     assert_eq!(sound.encode("hello", false).unwrap(), [11]);
-    feed("tokenizer.json", good.as_bytes(), 400, |bytes| {
+    feed("tokenizer.json", TOKENIZER.as_bytes(), 400, |bytes| {
         fs::write(&path, bytes).unwrap();
         let Ok(tokenizer) = Tokenizer::load(&path) else { return };
         for text in ["hello world", "", "\u{0}größe\u{202e} <|end|> xxxx", "    "] {
