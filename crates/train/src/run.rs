@@ -55,6 +55,8 @@ pub struct Run {
     _lock: RunLock,
     record: RunRecord,
     metrics: MetricsLog,
+    /// What the record will say once a checkpoint has been restored.
+    resuming: Option<RunFacts>,
 }
 
 impl Run {
@@ -83,24 +85,25 @@ impl Run {
     ) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).unwrap_or_else(|_| RunRecord::new(dir.id()));
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
-        let mut run = Self { dir, _lock: lock, record, metrics };
+        let mut run = Self { dir, _lock: lock, record, metrics, resuming: None };
         run.begin_attempt(facts, checkpoint, step)?;
         Ok(run)
     }
 
-    /// A run that goes on, in the same directory, from a checkpoint that was restored.
-    pub fn resume(
-        dir: RunDir,
-        lock: RunLock,
-        facts: &RunFacts,
-        checkpoint: &str,
-        step: u64,
-    ) -> Result<Self, TrainError> {
+    /// A run that goes on, in the same directory. Its record stays as it is until a checkpoint has been restored: one that is refused leaves
+    /// no trace.
+    pub fn resume(dir: RunDir, lock: RunLock, facts: &RunFacts) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).map_err(record_error)?;
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
-        let mut run = Self { dir, _lock: lock, record, metrics };
-        run.begin_attempt(facts, Some(checkpoint.to_string()), step)?;
-        Ok(run)
+        Ok(Self { dir, _lock: lock, record, metrics, resuming: Some(facts.clone()) })
+    }
+
+    /// A checkpoint has been restored: this is another attempt.
+    pub(crate) fn note_resumed(&mut self, checkpoint: &str, step: u64) -> Result<(), TrainError> {
+        match self.resuming.take() {
+            Some(facts) => self.begin_attempt(&facts, Some(checkpoint.to_string()), step),
+            None => Ok(()),
+        }
     }
 
     fn begin_attempt(

@@ -10,7 +10,7 @@ use tenterhook_record::run::{self, RunDir, RunError};
 use tenterhook_train::Trainer;
 
 use super::error::CliError;
-use super::train::{check_plan, device_of, read_document, use_threads};
+use super::train::{check_plan, device_of, read_document, set_up_process};
 use super::{Outcome, output};
 use crate::training::newest_checkpoint;
 
@@ -62,7 +62,7 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
         ));
     }
     let device = device_of(args.device.as_deref(), &plan)?;
-    use_threads(&plan)?;
+    set_up_process(&plan);
     let mut trainer = plan.evaluator(registry, &device)?;
     let mut from = None;
     if let Some(run) = &run {

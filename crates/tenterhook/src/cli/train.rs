@@ -55,7 +55,7 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
         None => Plan::check_new(&document, registry, runs_dir)?,
     };
     let device = device_of(args.device.as_deref(), &plan)?;
-    use_threads(&plan)?;
+    set_up_process(&plan);
     let args_given = std::env::args().collect();
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
     let begun = match (&args.resume, &args.fork) {
@@ -128,9 +128,6 @@ pub(super) fn check_plan(
     registry: &HookRegistry,
 ) -> Result<Plan, CliError> {
     let mut plan = Plan::check(document, registry)?;
-    if plan.config.train.debug {
-        log_more();
-    }
     if let Some(dir) = runs_dir {
         plan.config.run.dir = dir.to_path_buf();
     }
@@ -141,9 +138,13 @@ pub(super) fn device_of(given: Option<&str>, plan: &Plan) -> Result<candle_core:
     device::parse(given.or(plan.config.train.device.as_deref()).unwrap_or("cpu"))
 }
 
-pub(super) fn use_threads(plan: &Plan) -> Result<(), CliError> {
-    let Some(threads) = plan.config.train.threads else { return Ok(()) };
-    // Another pool may be there already when a user's own main calls us; then that one is meant.
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-    Ok(())
+/// What a configuration says about the process: how much it logs, how many threads it has.
+pub(super) fn set_up_process(plan: &Plan) {
+    if plan.config.train.debug {
+        log_more();
+    }
+    if let Some(threads) = plan.config.train.threads {
+        // Another pool may be there already when a user's own main calls us; then that one is meant.
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    }
 }

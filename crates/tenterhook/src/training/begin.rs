@@ -168,7 +168,7 @@ impl Start<'_> {
         let mut assembled = self.plan.assemble(self.registry, self.device)?;
         let (checkpoint, skipped) = newest_checkpoint(&dir, |path| assembled.trainer.restore(path))?;
         let step = checkpoint.step.unwrap_or(0);
-        let run = Run::resume(dir, lock, &self.facts(&assembled, git), &checkpoint.name, step)?;
+        let run = Run::resume(dir, lock, &self.facts(&assembled, git))?;
         put_aside(&skipped)?;
         let trainer = assembled.trainer.go_on_with(run)?;
         Ok(begun(trainer, Some((checkpoint.name, step)), skipped))

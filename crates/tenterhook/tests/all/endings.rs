@@ -181,7 +181,7 @@ fn a_resumed_run_hears_of_its_checkpoint_before_it_starts() {
     let run = dir.path().join("run");
     let opened = RunDir::open(&run).unwrap();
     let lock = opened.lock().unwrap();
-    let resumed = Run::resume(opened, lock, &RunFacts::default(), "step-00000002", 2).unwrap();
+    let resumed = Run::resume(opened, lock, &RunFacts::default()).unwrap();
     let mut second = trainer_of(&Chain::new(2), Settings::steps(3)).with_run(resumed);
     attach(&mut second, Recorder::new(&notes));
     second.restore(&run.join("checkpoints/step-00000002")).unwrap();

@@ -118,8 +118,7 @@ fn short() -> String {
 }
 
 /// Puts a checkpoint of a later step beside the real ones: whole and sealed, as somebody would who means harm.
-fn plant(lab: &Lab, file: &str, contents: &[u8]) -> PathBuf {
-    let sound = lab.checkpoint("tiny");
+fn plant(lab: &Lab, sound: &Path, file: &str, contents: &[u8]) -> PathBuf {
     let checkpoints = lab.run_dir("tiny").join("checkpoints");
     let mut writer = CheckpointWriter::begin(&checkpoints, "step-00000999", 999).unwrap();
     for name in ["config.json", "model.safetensors", "optimizer.safetensors", "state.json"] {
@@ -129,22 +128,41 @@ fn plant(lab: &Lab, file: &str, contents: &[u8]) -> PathBuf {
     writer.finish(Map::new()).unwrap()
 }
 
+/// Takes the real checkpoints out of the run, where they would be used in place of a planted one; where the newest is then, and how they
+/// come back.
+fn put_away(lab: &Lab) -> (PathBuf, impl Fn()) {
+    let (there, away) = (lab.run_dir("tiny").join("checkpoints"), lab.path().join("away"));
+    let newest = lab.checkpoint("tiny").file_name().unwrap().to_os_string();
+    fs::rename(&there, &away).unwrap();
+    fs::create_dir(&there).unwrap();
+    let back = {
+        let away = away.clone();
+        move || {
+            fs::remove_dir_all(&there).unwrap();
+            fs::rename(&away, &there).unwrap();
+        }
+    };
+    (away.join(newest), back)
+}
+
 #[test]
 fn p30_hostile_weights_are_refused_as_a_checkpoint_even_when_they_are_sealed() {
     let lab = Lab::with(&short());
     let marker = lab.path().join("ran");
     lab.ok(&["train", "run.toml"]);
+    let (sound, back) = put_away(&lab);
     for (what, bytes) in attacks(&marker) {
         for file in ["model.safetensors", "optimizer.safetensors"] {
-            let planted = plant(&lab, file, &bytes);
+            let planted = plant(&lab, &sound, file, &bytes);
             let more = ["--set", "train.steps=4"];
             refused(&lab, what, &[&["train", "run.toml", "--resume"][..], &more].concat(), &[file]);
             fs::remove_dir_all(&planted).unwrap();
             assert!(!marker.exists(), "{what}: it ran");
         }
     }
+    back();
     // What is not sealed is not even looked at: the one before is used.
-    let planted = plant(&lab, "", b"");
+    let planted = plant(&lab, &lab.checkpoint("tiny"), "", b"");
     fs::write(planted.join("model.safetensors"), pickle(&marker)).unwrap();
     let ran = lab.ok(&["train", "run.toml", "--resume", "--set", "train.steps=4"]);
     assert!(ran.stderr.contains("step-00000999 is damaged"), "{}", ran.stderr);
@@ -158,6 +176,7 @@ fn p31_hostile_states_of_a_checkpoint_are_refused() {
     let before = (lab.digest("tiny"), lab.record("tiny"));
     let sound = fs::read(lab.checkpoint("tiny").join("state.json")).unwrap();
     let sound: serde_json::Value = serde_json::from_slice(&sound).unwrap();
+    let (whole, back) = put_away(&lab);
     let changed = |pointer: &str, value: serde_json::Value| {
         let mut state = sound.clone();
         *state.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer} is not in {sound:#}")) = value;
@@ -172,9 +191,10 @@ fn p31_hostile_states_of_a_checkpoint_are_refused() {
         ("a log that is longer than the file", changed("/metrics_bytes", u64::MAX.into()), "metrics.jsonl"),
         ("no optimizers", changed("/optimizers", json!([])), "optimizers"),
     ] {
-        let planted = plant(&lab, "state.json", &bytes);
+        let planted = plant(&lab, &whole, "state.json", &bytes);
         refused(&lab, what, &["train", "run.toml", "--resume", "--set", "train.steps=4"], &[word]);
         fs::remove_dir_all(&planted).unwrap();
     }
+    back();
     assert_eq!((lab.digest("tiny"), lab.record("tiny")), before, "what was refused has left a trace");
 }

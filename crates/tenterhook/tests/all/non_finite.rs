@@ -293,7 +293,7 @@ fn resumed(dir: &Path, steps: u64) -> Bits {
     assert_eq!(checkpoint.step, Some(BAD), "that of the last good step");
     let task = tiny_gpt();
     let lock = run.lock().unwrap();
-    let run = Run::resume(run, lock, &RunFacts::default(), &checkpoint.name, BAD).unwrap();
+    let run = Run::resume(run, lock, &RunFacts::default()).unwrap();
     let mut trainer = gpt_trainer(&task, Settings::steps(steps)).with_run(run);
     trainer.restore(&checkpoint.path).unwrap();
     trainer.train().unwrap();

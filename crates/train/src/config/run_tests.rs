@@ -74,10 +74,7 @@ fn the_default_file_is_good_and_has_every_key() {
     let switches = DEFAULT_TOML.split_once("# [hooks_config]").unwrap().1.replace("\n# ", "\n");
     let document = Document::parse(&switches, Format::Toml).unwrap();
     let mut problems = document.problems();
-    assert!(
-        crate::config::read_section::<HooksConfig>(document.value(), "", &mut problems).is_some(),
-        "{problems}"
-    );
+    assert!(read_section::<HooksConfig>(document.value(), "", &mut problems).is_some(), "{problems}");
 }
 
 /// Texts with mistakes, and what is told about them.

@@ -31,6 +31,9 @@ impl Trainer {
         if let (Some(run), Some(bytes)) = (&mut self.run, self.metrics_to_keep) {
             run.cut_metrics(bytes)?;
         }
+        if let (Some(run), Some((_, checkpoint))) = (&mut self.run, &self.resumed_from) {
+            run.note_resumed(checkpoint, self.progress.step)?;
+        }
         self.finish_place()
     }
 

@@ -8,7 +8,7 @@ use tenterhook_hooks::HookRegistry;
 use tenterhook_train::config::{Line, Problem, Problems};
 
 use crate::cli::error::CliError;
-use crate::cli::train::{device_of, read_document, use_threads};
+use crate::cli::train::{device_of, read_document, set_up_process};
 use crate::cli::{Outcome, output};
 use crate::training::{Outline, Plan};
 
@@ -59,7 +59,7 @@ fn check(args: &CheckArgs, registry: &HookRegistry) -> Result<Result<Outline, Pr
         Err(problems) => return Ok(Err(problems)),
     };
     let device = device_of(args.device.as_deref(), &plan)?;
-    use_threads(&plan)?;
+    set_up_process(&plan);
     Ok(plan.outline(registry, &device))
 }
 

@@ -15,7 +15,7 @@ use super::compare::{Comparison, Differs, compare};
 use super::show::resume_command;
 use crate::cli::carry_out::{Ended, carry_out};
 use crate::cli::error::CliError;
-use crate::cli::train::{device_of, use_threads};
+use crate::cli::train::{device_of, set_up_process};
 use crate::cli::{Outcome, output};
 use crate::training::{Origin, Place, Plan, Start};
 
@@ -66,7 +66,7 @@ pub(super) fn run(args: &RerunArgs, registry: &HookRegistry) -> Result<Outcome, 
     doubts.iter().for_each(|doubt| output::note(&format!("WARNING: {doubt}")));
 
     let device = device_of(args.device.as_deref(), &plan)?;
-    use_threads(&plan)?;
+    set_up_process(&plan);
     let (given, parent) = (std::env::args().collect(), Some(id.to_string()));
     let start = Start { plan: &plan, registry, device: &device, args: given, parent };
     let begun = start.repeat(&summary.record.data, origin.as_ref())?;
