@@ -168,6 +168,14 @@ pub fn remove_dir_all(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a file can be made in a directory. One is, and is gone again: permissions alone do not tell, as the file system may be
+/// read-only. It belongs to no run, so no test makes it fail.
+pub fn try_writing(dir: &Path) -> io::Result<()> {
+    let (_, path) =
+        create_beside(&dir.join("try"), |path| OpenOptions::new().write(true).create_new(true).open(path))?;
+    fs::remove_file(path)
+}
+
 /// The directory something is in.
 pub(crate) fn parent(path: &Path) -> &Path {
     path.parent().unwrap_or(Path::new(""))

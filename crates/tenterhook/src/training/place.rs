@@ -1,9 +1,8 @@
 //! Where a new run goes.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
-use tenterhook_record::disk::{self, DiskFile};
+use tenterhook_record::disk;
 use tenterhook_record::name::check_run_name;
 
 /// The place of a run that is not there yet.
@@ -32,7 +31,7 @@ impl Place<'_> {
         let above = existing(self.runs);
         let problem = match above.is_dir() {
             false => format!("{} is not a directory", above.display()),
-            true => format!("{} cannot be written: {}", above.display(), try_write(&above).err()?),
+            true => format!("{} cannot be written: {}", above.display(), disk::try_writing(&above).err()?),
         };
         let message = match above == self.runs {
             true => problem,
@@ -46,13 +45,6 @@ impl Place<'_> {
 fn existing(path: &Path) -> PathBuf {
     let there = path.ancestors().find(|above| above.symlink_metadata().is_ok());
     there.unwrap_or(Path::new(".")).to_path_buf()
-}
-
-/// Permissions alone do not tell: the file system may be read-only or full.
-fn try_write(dir: &Path) -> io::Result<()> {
-    let path = dir.join(format!(".tenterhook-{}.tmp", std::process::id()));
-    drop(DiskFile::create_new(&path)?);
-    disk::remove_file(&path)
 }
 
 #[cfg(test)]

@@ -27,10 +27,10 @@ pub struct Settings {
     pub seed: u64,
     /// How many optimizer steps are taken.
     pub total_steps: u64,
-    /// How long the schedule is, when the run is cut short by `fast_dev_run`.
-    pub schedule_steps: Option<u64>,
     /// How many epochs that is, when it was given so.
     pub total_epochs: Option<u64>,
+    /// How long the schedule is, when the run is cut short by `fast_dev_run`.
+    pub schedule_steps: Option<u64>,
     /// When to validate.
     pub validate_every: Option<ValidateEvery>,
     /// Whether to validate once before the first step.
@@ -67,8 +67,8 @@ impl Settings {
         Self {
             seed: 42,
             total_steps,
-            schedule_steps: None,
             total_epochs: None,
+            schedule_steps: None,
             validate_every: None,
             validate_first: false,
             validate_batches: None,
