@@ -32,7 +32,7 @@ fn main() -> Result<ExitCode, BoxError> {
     // No arguments: a few steps with the hook, and what it did.
     let dir = tempfile::tempdir()?;
     let (config, runs) = (dir.path().join("run.toml"), dir.path().join("runs"));
-    let hook = "[[hooks]]\nkind = \"my_crate.Quiet\"\npoints = \"blocks.*.hook_mlp_out\"\nby = 0.5\n";
+    let hook = "[[hooks]]\nkind = \"my_crate.Quiet\"\nid = \"quiet\"\npoints = \"blocks.*.hook_mlp_out\"\nby = 0.5\n";
     std::fs::write(&config, format!("{DEFAULT_TOML}\n{hook}"))?;
     let args =
         ["train", "--quiet", "--set", "train.fast_dev_run=true", "--set", "run.name=quiet", "--runs-dir"];
@@ -41,9 +41,9 @@ fn main() -> Result<ExitCode, BoxError> {
     let code = cli::run_with::<std::ffi::OsString>(registry, args);
     let receipts = std::fs::read_to_string(runs.join("quiet/receipts.json"))?;
     let receipts: Vec<serde_json::Value> = serde_json::from_str(&receipts)?;
-    let receipt = receipts.iter().find(|hook| hook["kind"] == "my_crate.Quiet").ok_or("no receipt")?;
+    let receipt = receipts.iter().find(|hook| hook["id"] == "quiet").ok_or("no receipt")?;
     println!(
-        "{}: called {} times, changed {} numbers",
+        "hook {}: called {} times, changed {} numbers",
         receipt["id"], receipt["fired"], receipt["elements_changed"]
     );
     Ok(code)
