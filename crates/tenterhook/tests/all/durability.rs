@@ -11,6 +11,22 @@ fn position(ops: &[Op], what: &str, is: impl Fn(&Op) -> bool) -> usize {
     ops.iter().position(is).unwrap_or_else(|| panic!("no {what} in {ops:#?}"))
 }
 
+/// What an operation is about.
+fn path_of(op: &Op) -> &Path {
+    match op {
+        Op::CreateDir(path) | Op::Create(path) | Op::Write(path, _) | Op::Truncate(path, _) => path,
+        Op::Sync(path) | Op::SyncDir(path) | Op::Remove(path) | Op::Rename(path, _) => path,
+    }
+}
+
+/// What happens next to the same files: checkpoints may be written beside the training, which writes its logs meanwhile.
+fn next<'a>(ops: &'a [Op], at: usize, checkpoints: &'a Path) -> impl Iterator<Item = &'a Op> {
+    let is_checkpoint = move |op: &Op| path_of(op).starts_with(checkpoints);
+    let is_log = |op: &Op| path_of(op).extension().is_some_and(|end| end == "jsonl");
+    let here = is_checkpoint(&ops[at]);
+    ops[at + 1..].iter().filter(move |op| is_checkpoint(op) == here && !is_log(op))
+}
+
 fn last_write(ops: &[Op], path: &Path) -> Option<usize> {
     ops.iter().rposition(|op| matches!(op, Op::Write(written, _) if written == path))
 }
@@ -23,7 +39,7 @@ fn is_synced(ops: &[Op], path: &Path, at: usize) -> bool {
 
 /// Everything in a checkpoint is on the disk before its manifest is begun, all of it before it has its name, and its name before anything
 /// else happens.
-fn check_save(ops: &[Op], from: &Path, renamed: usize, metrics: &Path) {
+fn check_save(ops: &[Op], from: &Path, renamed: usize) {
     let manifest = from.join("manifest.json");
     let begun = position(ops, "manifest", |op| *op == Op::Create(manifest.clone()));
     let created: Vec<&PathBuf> = ops[..renamed]
@@ -41,16 +57,35 @@ fn check_save(ops: &[Op], from: &Path, renamed: usize, metrics: &Path) {
     let inside = position(ops, "sync of the directory", |op| *op == Op::SyncDir(from.to_path_buf()));
     assert!(begun < inside && inside < renamed);
     let parent = from.parent().unwrap().to_path_buf();
-    assert_eq!(ops[renamed + 1], Op::SyncDir(parent), "a name that may not last");
-    // The state says how long the log is, and hooks say it of theirs.
-    assert!(is_synced(ops, metrics, renamed));
-    for op in &ops[..renamed] {
-        if let Op::Create(path) = op
-            && path.ends_with("json_log.jsonl")
-        {
-            assert!(is_synced(ops, path, renamed));
-        }
-    }
+    let next = next(ops, renamed, &parent).next();
+    assert_eq!(next, Some(&Op::SyncDir(parent.clone())), "a name that may not last");
+}
+
+/// How much of a log was on the disk when `ops[at]` began.
+fn synced_bytes(ops: &[Op], path: &Path, at: usize) -> u64 {
+    let synced = ops[..at].iter().rposition(|op| matches!(op, Op::Sync(synced) if synced == path));
+    let written = ops[..synced.unwrap_or(0)].iter().map(|op| match op {
+        Op::Write(written, bytes) if written == path => *bytes as u64,
+        _ => 0,
+    });
+    written.sum()
+}
+
+/// The state says how long the log is, and hooks say it of theirs: so much was on the disk before the checkpoint had its name. Training may have
+/// gone on meanwhile, and the logs with it.
+fn check_logs(ops: &[Op], checkpoint: &Path, renamed: usize, run: &Path) {
+    let state: serde_json::Value =
+        serde_json::from_slice(&fs::read(checkpoint.join("state.json")).unwrap()).unwrap();
+    let length = state["metrics_bytes"].as_u64().unwrap();
+    assert!(length <= synced_bytes(ops, &run.join("metrics.jsonl"), renamed), "{}", checkpoint.display());
+    let hooks = state["hooks"].as_array().unwrap();
+    let log = hooks.iter().find(|hook| hook["id"] == "json_log").unwrap();
+    let length = log["state"]["position"].as_u64().unwrap();
+    assert!(
+        length <= synced_bytes(ops, &run.join("logs/json_log.jsonl"), renamed),
+        "{}",
+        checkpoint.display()
+    );
 }
 
 #[test]
@@ -62,26 +97,32 @@ fn p02_a_run_reaches_the_disk_in_the_right_order() {
         let ops = trace.ops();
         let dir = lab.run_dir("short");
         let checkpoints = dir.join("checkpoints");
-        let mut saves = 0;
+        let (mut saves, mut kept) = (0, 0);
         for (at, op) in ops.iter().enumerate() {
             match op {
                 Op::Rename(from, to) if to.parent() == Some(&checkpoints) => {
                     let hidden = to.file_name().unwrap().to_str().unwrap().starts_with('.');
                     if !hidden {
-                        check_save(&ops, from, at, &dir.join("metrics.jsonl"));
+                        check_save(&ops, from, at);
+                        if to.exists() {
+                            check_logs(&ops, to, at, &dir);
+                            kept += 1;
+                        }
                         saves += 1;
                         continue;
                     }
                     // An old one goes only after a newer one is there for good.
                     let newer = ops[..at].iter().rposition(|op| *op == Op::SyncDir(checkpoints.clone()));
                     assert!(newer.is_some() && saves >= 2);
-                    assert_eq!(ops[at + 1], Op::SyncDir(checkpoints.clone()));
-                    assert_eq!(ops[at + 2], Op::Remove(to.clone()), "out of sight for good, then gone");
+                    let next: Vec<&Op> = next(&ops, at, &checkpoints).take(2).collect();
+                    let gone = [&Op::SyncDir(checkpoints.clone()), &Op::Remove(to.clone())];
+                    assert_eq!(next, gone, "out of sight for good, then gone");
                 }
                 // run.json, config.toml, receipts.json: whole, on the disk, then in their place.
                 Op::Rename(from, to) => {
                     assert!(is_synced(&ops, from, at) && last_write(&ops[..at], from).is_some(), "{op:?}");
-                    assert_eq!(ops[at + 1], Op::SyncDir(to.parent().unwrap().to_path_buf()), "{op:?}");
+                    let synced = Op::SyncDir(to.parent().unwrap().to_path_buf());
+                    assert_eq!(next(&ops, at, &checkpoints).next(), Some(&synced), "{op:?}");
                 }
                 Op::Remove(path) => {
                     assert!(path.file_name().unwrap().to_str().unwrap().starts_with('.'), "{op:?}")
@@ -89,7 +130,7 @@ fn p02_a_run_reaches_the_disk_in_the_right_order() {
                 _ => {}
             }
         }
-        assert_eq!(saves, 3, "at the start, after two steps and at the end");
+        assert_eq!((saves, kept), (3, 2), "at the start, after two steps and at the end; two stay");
         for name in ["run.json", "config.toml", "receipts.json"] {
             position(&ops, name, |op| matches!(op, Op::Rename(_, to) if *to == dir.join(name)));
         }
