@@ -19,7 +19,6 @@ use crate::request::Request;
 use crate::state_store::StateStore;
 use crate::states::{CapturedState, Retention};
 use crate::sync::lock;
-use crate::tensors::keepable;
 use crate::train_state::TrainState;
 
 /// What belongs to one pass and outlives it on the tape. It holds no hook: a hook may hold a tensor, whose tape holds a gradient tap,
@@ -185,7 +184,7 @@ impl Cx<'_> {
             layer_idx: layer_idx.or(at.point().block),
             step: self.facts.setup.clock.step,
             pass: self.facts.number,
-            tensor: keepable(x, at.owned == Some(x.id()))?,
+            tensor: at.owned(x)?,
         };
         states.keep(self.hook_id, state, retention, &mut self.extra)
     }

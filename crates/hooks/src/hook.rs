@@ -12,6 +12,7 @@ use crate::plan::Listener;
 use crate::point::{Point, PointId, PointTable};
 use crate::selector::Selector;
 use crate::statistics::Hits;
+use crate::tensors::keepable;
 
 /// Something attached to named places of a model.
 ///
@@ -311,6 +312,11 @@ impl<'a> At<'a> {
     /// The value, a layer's input, or the gradient.
     pub fn site(&self) -> Site {
         self.site
+    }
+
+    /// The tensor in memory of its own, to be kept: the one that was given where nothing else holds its storage, else a copy.
+    pub fn owned(&self, x: &Tensor) -> candle_core::Result<Tensor> {
+        keepable(x, self.owned == Some(x.id()))
     }
 
     /// How many values are NaN or infinite and should not be: at masked scores, minus infinity is how it should be.

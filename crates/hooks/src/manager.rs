@@ -20,6 +20,7 @@ use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::point::PointTable;
 use crate::receipt::{HookReceipt, Report};
+use crate::selector::Selector;
 use crate::slot::{Slot, Wiring, thread_tag};
 use crate::state_store::StateStore;
 use crate::states::{CaptureLimits, CapturedState, Spill};
@@ -168,17 +169,32 @@ impl HookManager {
 
     /// The same for a hook whose type is not known, such as one made by a registry.
     pub fn register_boxed(&self, hook: Box<dyn Hook>, options: HookOptions) -> Result<String, AttachError> {
-        self.insert(hook, options).map(|slot| slot.id.clone())
+        self.insert(hook, options, None).map(|slot| slot.id.clone())
     }
 
-    fn insert(&self, hook: Box<dyn Hook>, options: HookOptions) -> Result<Arc<Slot>, AttachError> {
+    /// Registers a hook at these points, in place of those that it names itself.
+    pub fn register_at(
+        &self,
+        select: impl Into<Selector>,
+        hook: impl Hook,
+        options: HookOptions,
+    ) -> Result<String, AttachError> {
+        self.insert(Box::new(hook), options, Some(select.into())).map(|slot| slot.id.clone())
+    }
+
+    fn insert(
+        &self,
+        hook: Box<dyn Hook>,
+        options: HookOptions,
+        at: Option<Selector>,
+    ) -> Result<Arc<Slot>, AttachError> {
         // Everything that calls the hook comes before the lock.
         let kind = hook.kind().to_string();
         let problems = options.problems();
         if !problems.is_empty() {
             return Err(AttachError::BadOptions { kind, problems });
         }
-        let wiring = self.wire(&*hook)?;
+        let wiring = self.wire(&*hook, at)?;
         let mut state = lock(&self.0.state);
         let id = state.claim_id(&kind, &options)?;
         state.next_serial += 1;
@@ -196,15 +212,58 @@ impl HookManager {
 
     /// The same with options.
     pub fn scoped_with(&self, hook: impl Hook, options: HookOptions) -> Result<ScopedHook, AttachError> {
-        let slot = self.insert(Box::new(hook), options)?;
+        let slot = self.insert(Box::new(hook), options, None)?;
         Ok(ScopedHook { id: slot.id.clone(), serial: slot.serial, manager: self.clone() })
+    }
+
+    /// A manager with the same hooks, to which others can be added without this one noticing: for one thread, or one pass. The hooks, their
+    /// switches and receipts, the board and the captured states are shared.
+    ///
+    /// ```
+    /// # use tenterhook_hooks::{HookManager, Point, PointTable, hook_fn};
+    /// # let mut points = PointTable::builder();
+    /// # points.point(Point::new("p", "batch"))?;
+    /// let hooks = HookManager::new(points.build());
+    /// hooks.register(hook_fn::observe("p", |_, _, _| Ok(())))?;
+    /// let branch = hooks.branch();
+    /// branch.register(hook_fn::edit("p", |_, x, _| Ok(Some((x * 2.0)?))))?;
+    /// assert_eq!((hooks.list_hooks().len(), branch.list_hooks().len()), (1, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn branch(&self) -> Self {
+        self.branch_of(|_| true)
+    }
+
+    /// The same without the hooks that may replace tensors.
+    pub fn branch_of_observers(&self) -> Self {
+        self.branch_of(|slot| slot.wiring.iter().all(|wire| wire.access == Access::Observe))
+    }
+
+    fn branch_of(&self, keeps: impl Fn(&Slot) -> bool) -> Self {
+        let state = lock(&self.0.state);
+        let branched = State {
+            slots: state.slots.iter().filter(|slot| keeps(slot)).cloned().collect(),
+            next_serial: state.next_serial,
+            made_ids: state.made_ids.clone(),
+            cached: None,
+        };
+        Self(Arc::new(Inner {
+            table: self.0.table.clone(),
+            config: self.0.config.clone(),
+            board: self.0.board.clone(),
+            states: self.0.states.clone(),
+            state: Mutex::new(branched),
+            passes: AtomicU64::new(self.0.passes.load(Relaxed)),
+            running: self.0.running.clone(),
+            debug: self.0.debug.load(Relaxed).into(),
+        }))
     }
 
     /// Puts another hook in the place of the one with this id: the same options, the same turn, on or off as it was. The old
     /// one's receipt goes with it; what it captured stays.
     pub fn replace_hook(&self, id: &str, hook: impl Hook) -> Result<(), AttachError> {
         let kind = hook.kind().to_string();
-        let wiring = self.wire(&hook)?; // before the old one goes
+        let wiring = self.wire(&hook, None)?; // before the old one goes
         let removed = {
             let mut state = lock(&self.0.state);
             let at = state.slots.iter().position(|slot| slot.id == id).ok_or_else(|| state.unknown(id))?;
@@ -374,10 +433,19 @@ impl HookManager {
     }
 
     /// Finds every point the hook wants; a want that matches nothing is an error.
-    fn wire(&self, hook: &dyn Hook) -> Result<Vec<Wiring>, AttachError> {
+    fn wire(&self, hook: &dyn Hook, at: Option<Selector>) -> Result<Vec<Wiring>, AttachError> {
         let mut wiring: Vec<Wiring> = Vec::new();
         let mut seen = BTreeSet::new();
-        for want in hook.wants() {
+        let mut wants = hook.wants();
+        if let Some(at) = at {
+            if wants.is_empty() {
+                let problems =
+                    vec!["it listens at no point, so that it cannot be attached to one".to_string()];
+                return Err(AttachError::BadOptions { kind: hook.kind().to_string(), problems });
+            }
+            wants.iter_mut().for_each(|want| want.select = at.clone());
+        }
+        for want in wants {
             if want.access == Access::Edit && !self.0.config.enable_intervention {
                 return Err(AttachError::InterventionRefused(hook.kind().to_string()));
             }

@@ -117,6 +117,22 @@ pub struct Report {
 }
 
 impl Report {
+    /// Adds what the same hooks did in another pass.
+    pub fn add(&mut self, other: Report) {
+        for theirs in other.hooks {
+            match self.hooks.iter_mut().find(|hook| hook.id == theirs.id) {
+                Some(ours) => {
+                    ours.receipt.add(&theirs.receipt);
+                    ours.due |= theirs.due;
+                }
+                None => self.hooks.push(theirs),
+            }
+        }
+        self.errors.extend(other.errors);
+        self.metrics.extend(other.metrics);
+        self.control = self.control.take().or(other.control);
+    }
+
     /// The receipt of one hook.
     pub fn receipt(&self, id: &str) -> Option<&Receipt> {
         self.hooks.iter().find(|hook| hook.id == id).map(|hook| &hook.receipt)

@@ -40,6 +40,12 @@ impl Tokenizer {
             .map_err(|error| failure(&self.path, "cannot decode these ids", error))
     }
 
+    /// The text of one token, special ones by their name. A part of a character is shown as the replacement character.
+    pub fn token_text(&self, id: u32) -> Result<String, ModelError> {
+        let text = self.inner.decode(&[id], false);
+        text.map_err(|error| failure(&self.path, "cannot decode this id", error))
+    }
+
     /// One more than the largest id: the rows that an embedding needs. Ids may have gaps.
     pub(crate) fn id_bound(&self) -> usize {
         let largest = self.inner.get_vocab(true).into_values().max();

@@ -67,8 +67,13 @@ impl CaptureOptions {
 pub struct Positions(pub Vec<i64>);
 
 impl Positions {
+    /// Whether there are positions at this place.
+    pub fn fit(&self, at: &At) -> bool {
+        at.point().axes.split_whitespace().any(|axis| axis == "pos")
+    }
+
     /// These positions of `x`, in memory of their own.
-    fn pick(&self, at: &At, x: &Tensor) -> HookResult<Tensor> {
+    pub fn pick(&self, at: &At, x: &Tensor) -> HookResult<Tensor> {
         let axes = &at.point().axes;
         let axis = axes.split_whitespace().position(|axis| axis == "pos");
         let axis =

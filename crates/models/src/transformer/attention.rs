@@ -5,30 +5,30 @@ use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Input, Linear, LinearSpec, Norm, NormSpec};
 use tenterhook_nn::ops::{
-    AttentionSpec, RopeTable, attention, attention_apply, attention_pattern, attention_scores, dropout, rope,
-    watch_gradient,
+    AttentionSpec, attention, attention_apply, attention_pattern, attention_scores, dropout, watch_gradient,
 };
 
 use super::cache::LayerCache;
 use super::names::{Names, QkvNames};
+use super::padding::Place;
 use super::split_input::{Branch, SplitInput, SplitPoints};
 use crate::config::TransformerConfig;
 
-/// Where the tokens of this pass stand: the rotation of their positions, and the keys and values before them.
+/// Where the tokens of this pass stand, and the keys and values before them.
 pub(super) struct Positioned<'a> {
-    pub(super) rotation: Option<&'a RopeTable>,
+    pub(super) place: &'a Place,
     pub(super) cache: Option<(&'a mut LayerCache, usize)>,
 }
 
 /// Grouped-query attention with the points of TransformerLens.
 pub(super) struct Attention {
-    qkv: Qkv,
+    pub(super) qkv: Qkv,
     qk_norm: Option<(Norm, Norm)>,
-    out: Linear,
+    pub(super) out: Linear,
     points: AttentionPoints,
     split: SplitPoints,
     spec: AttentionSpec,
-    heads: Heads,
+    pub(super) heads: Heads,
     pattern_dropout: f64,
     path: String,
 }
@@ -125,25 +125,34 @@ impl Attention {
         if let Some((q_norm, k_norm)) = &self.qk_norm {
             (q, k) = (q_norm.forward(&q, pass)?, k_norm.forward(&k, pass)?);
         }
-        if let (Some(table), Some((rot_q, rot_k))) = (positioned.rotation, self.points.rotated) {
-            q = pass.tap(rot_q, rope(&q, &table.cos, &table.sin)?)?;
-            k = pass.tap(rot_k, rope(&k, &table.cos, &table.sin)?)?;
+        let Positioned { place, cache } = positioned;
+        if let (true, Some((rot_q, rot_k))) = (place.rotates(), self.points.rotated) {
+            q = pass.tap(rot_q, place.rotate(&q)?)?;
+            k = pass.tap(rot_k, place.rotate(&k)?)?;
         }
-        if let Some((cache, len)) = positioned.cache {
+        if let Some((cache, len)) = cache {
             (k, v) = cache.append(len, &k, &v)?;
         }
-        let z = pass.tap(self.points.z, self.attend(&q, &k, &v, pass)?)?;
+        let z = pass.tap(self.points.z, self.attend(&q, &k, &v, place, pass)?)?;
         let flat = z.flatten_from(D::Minus2)?;
         self.out.forward_by(&flat, pass, |flat| self.project_out(flat, pass))
     }
 
-    /// One fused kernel, unless somebody wants to see or change the scores or the pattern: then three, with the same bits.
-    fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, pass: &Pass) -> Result<Tensor> {
+    /// One fused kernel, unless somebody wants to see or change the scores or the pattern, or keys are missing: then three, with the same
+    /// bits.
+    fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, place: &Place, pass: &Pass) -> Result<Tensor> {
         let drops = self.pattern_dropout > 0.0 && pass.is_training();
-        if !drops && !pass.armed(self.points.scores) && !pass.armed(self.points.pattern) {
+        let watched = pass.armed(self.points.scores) || pass.armed(self.points.pattern);
+        if !drops && !watched && place.present.is_none() {
             return attention(q, k, v, &self.spec);
         }
-        let scores = pass.tap(self.points.scores, attention_scores(q, k, &self.spec)?)?;
+        let mut scores = attention_scores(q, k, &self.spec)?;
+        if let Some(present) = &place.present {
+            let absent = Tensor::full(f32::NEG_INFINITY, (), q.device())?.to_dtype(q.dtype())?;
+            let (shape, present) = (scores.shape().clone(), present.broadcast_as(scores.shape())?);
+            scores = present.where_cond(&scores, &absent.broadcast_as(&shape)?)?;
+        }
+        let scores = pass.tap(self.points.scores, scores)?;
         let pattern = pass.tap(self.points.pattern, attention_pattern(&scores)?)?;
         let pattern = match drops {
             true => {

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
-use tenterhook_nn::layers::{Norm, NormPoints};
+use tenterhook_nn::layers::{Linear, Norm, NormPoints};
 use tenterhook_nn::ops::dropout;
 
 use super::attention::{Attention, Positioned};
@@ -117,6 +117,15 @@ impl Block {
             residual_dropout: config.dropout.residual,
             path: scope.path().to_string(),
         })
+    }
+
+    pub(super) fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
+    /// The projection back into the stream of the MLP's neurons.
+    pub(super) fn mlp_out(&self) -> Option<&Linear> {
+        self.mlp.as_ref().map(|branch| branch.mlp.out())
     }
 
     pub(super) fn forward(&self, x: Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {

@@ -72,6 +72,11 @@ impl Mlp {
         Ok(Self { inner, activation: config.activation, down })
     }
 
+    /// The projection back into the stream.
+    pub(super) fn out(&self) -> &Linear {
+        &self.down
+    }
+
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let post = match &self.inner {
             Inner::Plain(up) => activate(&up.forward(x, pass)?, self.activation)?,

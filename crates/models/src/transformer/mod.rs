@@ -3,9 +3,12 @@
 mod attention;
 mod block;
 mod cache;
+mod head_weights;
 mod mlp;
 mod names;
+mod padding;
 mod split_input;
+mod stages;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,17 +17,18 @@ use candle_core::{DType, Device, Result, Tensor};
 use serde_json::Value;
 use tenterhook_hooks::{Gradients, HookManager, Pass, Point, PointTable};
 use tenterhook_nn::layers::{Embedding, Input, Linear, LinearSpec, Norm, NormPoints, NormSpec};
-use tenterhook_nn::ops::{RopeScaling, RopeSpec, RopeTable, cross_entropy, dropout, rope_table, soft_cap};
+use tenterhook_nn::ops::{RopeScaling, RopeSpec, cross_entropy};
 use tenterhook_nn::{Params, RandomWeights, Scope};
 
 use crate::config::{NormKind, Positions, TransformerConfig};
 use crate::error::ModelError;
 use crate::files::{ModelFiles, named_tensors, save_model, with_dtype};
 use crate::next_token::next_token_loss;
-use attention::Positioned;
 use block::Block;
 pub use cache::KvCache;
+pub use head_weights::HeadWeights;
 use names::Names;
+pub use padding::LeftPadding;
 
 /// A decoder-only transformer of any supported family, with points at every place of interest.
 ///
@@ -236,49 +240,6 @@ impl Transformer {
         next_token_loss(&self.forward(ids, pass)?, ids)
     }
 
-    fn run(&self, ids: &Tensor, mut cache: Option<&mut KvCache>, pass: &Pass) -> Result<Tensor> {
-        pass.enter(&self.points)?;
-        let (_, count) = ids.dims2()?;
-        let first = pass.setup().first_position;
-        self.check_length(first, count)?;
-        let mut x = self.embed.forward(ids, self.config.embed_scale, pass)?;
-        if let Some(positions) = &self.positions {
-            x = (x + positions.forward(&position_ids(ids, first)?, None, pass)?)?;
-        }
-        if self.config.dropout.embedding > 0.0 && pass.is_training() {
-            x = dropout(&x, self.config.dropout.embedding, &pass.random().named("embedding"))?;
-        }
-        let rotation = self.rotation(first, count, &x)?;
-        for (i, block) in self.blocks.iter().enumerate() {
-            let cache = cache.as_deref_mut().map(|cache| {
-                let len = cache.len();
-                (cache.layer(i), len)
-            });
-            x = block.forward(x, Positioned { rotation: rotation.as_ref(), cache }, pass)?;
-        }
-        let x = self.final_norm.forward(&x, pass)?;
-        let logits = self.head.forward(&x, pass)?;
-        match self.config.logit_soft_cap {
-            Some(cap) => soft_cap(&logits, cap),
-            None => Ok(logits),
-        }
-    }
-
-    fn check_length(&self, first: usize, count: usize) -> Result<()> {
-        if count == 0 {
-            candle_core::bail!("a sequence must have at least one token");
-        }
-        // Rotation has no end; a table of learned positions has.
-        if self.positions.is_some() && first + count > self.config.context {
-            candle_core::bail!(
-                "positions {first} to {} were given; the model has {}",
-                first + count - 1,
-                self.config.context
-            );
-        }
-        Ok(())
-    }
-
     /// LongRoPE rotates a long sequence by other angles than a short one: keys that are already in the cache would be wrong.
     fn check_cached_rotation(&self, cached: usize, count: usize) -> Result<()> {
         let Positions::Rotary(RopeSpec { scaling: RopeScaling::LongRope { original_context, .. }, .. }) =
@@ -294,22 +255,6 @@ impl Transformer {
         }
         Ok(())
     }
-
-    fn rotation(&self, first: usize, count: usize, like: &Tensor) -> Result<Option<RopeTable>> {
-        match &self.config.positions {
-            Positions::Learned => Ok(None),
-            Positions::Rotary(spec) => {
-                rope_table(spec, first..first + count, first + count, like.dtype(), like.device()).map(Some)
-            }
-        }
-    }
-}
-
-/// `[batch, pos]`: the position of every token.
-fn position_ids(ids: &Tensor, first: usize) -> Result<Tensor> {
-    let (batch, count) = ids.dims2()?;
-    let row: Vec<u32> = (first..first + count).map(|position| position as u32).collect();
-    Tensor::from_vec(row.repeat(batch), (batch, count), ids.device())
 }
 
 impl TransformerConfig {

@@ -5,7 +5,9 @@
 mod attention_only;
 mod cached;
 mod composed;
+mod head_weights;
 mod mlp;
+mod padding;
 mod reference;
 mod saving;
 mod support;

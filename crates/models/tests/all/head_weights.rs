@@ -1,0 +1,49 @@
+//! The matrices by what they do are those that the forward uses.
+
+use candle_core::Tensor;
+use tenterhook_hooks::PassSetup;
+
+use crate::support::*;
+
+/// `x [batch, pos, d_in] @ w + b`.
+fn project(x: &Tensor, w: &Tensor, b: &Option<Tensor>) -> Tensor {
+    let y = x.broadcast_matmul(w).unwrap();
+    b.as_ref().map_or(y.clone(), |b| y.broadcast_add(b).unwrap())
+}
+
+#[test]
+fn heads_are_put_together_from_their_matrices() {
+    for name in ["gpt2", "llama", "neox", "qwen2", "gemma2", "phi3"] {
+        let reference = Reference::load(name);
+        let (model, config) = (&reference.model, reference.model.config());
+        let hooks = model.hook_manager();
+        let last = config.layers - 1;
+        let point = |end: &str| format!("blocks.{last}.{end}");
+        let names = ["ln1.hook_out", "attn.hook_q", "attn.hook_k", "attn.hook_v", "attn.hook_z"].map(point);
+        capture(
+            &hooks,
+            &names.iter().map(String::as_str).chain([point("attn.hook_out").as_str()]).collect::<Vec<_>>(),
+        );
+        model.forward(&reference.ids, &hooks.pass(PassSetup::default())).unwrap();
+        let seen = captured(&hooks, &hooks.list_hooks()[0].id);
+        let at = |end: &str| seen[&point(end)].clone();
+        let head_of = |x: &Tensor, head: usize| x.narrow(2, head, 1).unwrap().squeeze(2).unwrap();
+        let mut sum: Option<Tensor> = None;
+        for head in 0..config.heads {
+            let weights = model.head_weights(last, head).unwrap();
+            let (x, kv) = (at("ln1.hook_out"), head / (config.heads / config.kv_heads));
+            let q = project(&x, &weights.q, &weights.q_bias);
+            assert_close(&format!("{name} q {head}"), &q, &head_of(&at("attn.hook_q"), head), 1e-5);
+            let k = project(&x, &weights.k, &weights.k_bias);
+            assert_close(&format!("{name} k {head}"), &k, &head_of(&at("attn.hook_k"), kv), 1e-5);
+            let v = project(&x, &weights.v, &weights.v_bias);
+            assert_close(&format!("{name} v {head}"), &v, &head_of(&at("attn.hook_v"), kv), 1e-5);
+            let part = project(&head_of(&at("attn.hook_z"), head), &weights.o, &None);
+            sum = Some(sum.map_or(part.clone(), |sum| (sum + part).unwrap()));
+        }
+        let bias = model.attention_bias(last);
+        let sum = bias.map_or(sum.clone().unwrap(), |bias| sum.unwrap().broadcast_add(&bias).unwrap());
+        assert_close(&format!("{name} out"), &sum, &at("attn.hook_out"), 1e-5);
+        assert!(model.head_weights(last, config.heads).is_err() && model.head_weights(last + 1, 0).is_err());
+    }
+}
