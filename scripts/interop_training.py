@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains tiny models with the built binary and opens what a run leaves behind with other people's tools.
+"""Trains tiny models with the built binary and opens what a run leaves behind with other people's tools (promise 39).
 
     interop_training.py TENTERHOOK [--only NAME]
 
@@ -156,7 +156,7 @@ def loaded(folder: Path) -> PreTrainedModel:
     return model.eval()
 
 
-def check_batch(trained: Trained) -> str:
+def p39_batch(trained: Trained) -> str:
     x, y = map(torch.from_numpy, trained.first_batch)
     model = loaded(trained.checkpoint(0))
     with torch.no_grad():
@@ -168,7 +168,7 @@ def check_batch(trained: Trained) -> str:
     return within(TOLERANCE, abs(trained.metrics["loss"][0] - loss), "the first loss")
 
 
-def check_logits(trained: Trained, folder: Path) -> str:
+def p39_logits(trained: Trained, folder: Path) -> str:
     x = torch.from_numpy(trained.first_batch[0])
     with torch.no_grad():
         theirs = loaded(folder)(x).logits
@@ -176,15 +176,15 @@ def check_logits(trained: Trained, folder: Path) -> str:
     return within(TOLERANCE, distance(ours, "logits", theirs))
 
 
-def check_ema(trained: Trained) -> str:
+def p39_ema(trained: Trained) -> str:
     """Averages that equal the weights would say nothing."""
     weights, averages = (load_file(trained.checkpoint(STEPS) / part / "model.safetensors") for part in ("", "ema"))
     if all(np.array_equal(weights[name], averages[name]) for name in weights):
         raise Failure("the average is the weights")
-    return check_logits(trained, trained.checkpoint(STEPS) / "ema")
+    return p39_logits(trained, trained.checkpoint(STEPS) / "ema")
 
 
-def check_board(trained: Trained) -> str:
+def p39_board(trained: Trained) -> str:
     # 0 keeps every event; by default histograms are sampled.
     board = EventAccumulator(str(trained.run / "tensorboard"), size_guidance={"scalars": 0, "histograms": 0}).Reload()
     numbers = trained.metrics.drop(columns=["step", "epoch", "time"])
@@ -206,7 +206,7 @@ def check_board(trained: Trained) -> str:
     return f"{len(numbers.columns)}+{len(sizes)}"
 
 
-def check_pandas(trained: Trained) -> str:
+def p39_pandas(trained: Trained) -> str:
     metrics = trained.metrics
     table = pd.read_csv(trained.run / "logs/csv_log.csv", float_precision="round_trip")
     if metrics["loss"].count() != STEPS or metrics["val/loss"].count() != 2:
@@ -216,7 +216,7 @@ def check_pandas(trained: Trained) -> str:
     return f"{table.shape[0]}x{table.shape[1]}"
 
 
-def check_tensors(trained: Trained) -> str:
+def p39_tensors(trained: Trained) -> str:
     newest = trained.checkpoint(STEPS)
     weights, moments = load_file(newest / "model.safetensors"), load_file(newest / "optimizer.safetensors")
     shapes = sorted(value.shape for value in weights.values() for _ in range(2))
@@ -237,12 +237,12 @@ def examine(name: str, folder: Path, binary: Path) -> dict[str, str]:
     except Failure as failure:
         return {check: f"FAIL {failure}" for check in CHECKS}
     return {
-        "batch": attempt(lambda: check_batch(trained)),
-        "logits": attempt(lambda: check_logits(trained, trained.checkpoint(STEPS))),
-        "ema": attempt(lambda: check_ema(trained)),
-        "board": attempt(lambda: check_board(trained)),
-        "pandas": attempt(lambda: check_pandas(trained)),
-        "tensors": attempt(lambda: check_tensors(trained)),
+        "batch": attempt(lambda: p39_batch(trained)),
+        "logits": attempt(lambda: p39_logits(trained, trained.checkpoint(STEPS))),
+        "ema": attempt(lambda: p39_ema(trained)),
+        "board": attempt(lambda: p39_board(trained)),
+        "pandas": attempt(lambda: p39_pandas(trained)),
+        "tensors": attempt(lambda: p39_tensors(trained)),
     }
 
 
