@@ -210,6 +210,9 @@ impl Trainer {
             self.save_last_wishes(status)?;
             Ok(status)
         });
+        // Also what a run that failed had captured: it may be what it failed of.
+        let captures = self.write_captures();
+        let result = result.and_then(|status| captures.map(|()| status));
         self.whereabouts.enter(Phase::Idle, self.progress.step);
         let status = *result.as_ref().unwrap_or(&RunStatus::Error);
         let reason = match (&result, &self.progress.stop) {
@@ -217,10 +220,8 @@ impl Trainer {
             (Ok(RunStatus::Stopped), Some(stop)) => Some(format!("hook `{}`: {}", stop.hook_id, stop.reason)),
             _ => None,
         };
-        let captures = self.write_captures();
         let closed = self.close_record(status, reason.clone());
         result?; // what ended the run says more than that its record could not be closed
-        captures?;
         closed?;
         Ok(Finished { status, reason, degraded: self.progress.degraded, steps: self.progress.step })
     }
