@@ -1,6 +1,7 @@
 //! What runs leave behind: manifests, records, metrics.
 
 use std::fs;
+use std::path::{Component, Path};
 
 use serde_json::Map;
 use tenterhook::record::checkpoints::{self, CheckpointWriter, Manifest};
@@ -33,9 +34,9 @@ fn p31_manifests_even_when_they_are_sealed() {
         for bytes in [bytes.to_vec(), sealed(bytes)] {
             fs::write(&manifest, bytes).unwrap();
             if let Ok(read) = Manifest::read(&path) {
-                assert!(
-                    read.files.iter().all(|file| !file.name.contains("..") && !file.name.starts_with('/'))
-                );
+                let inside = |part: Component| matches!(part, Component::Normal(_));
+                let stays = |name: &str| Path::new(name).components().all(inside);
+                assert!(read.files.iter().all(|file| stays(&file.name)), "{:?}", read.files);
             }
             let _ = checkpoints::verify(&path);
             assert!(checkpoints::list(dir.path()).unwrap().len() == 1);
