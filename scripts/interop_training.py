@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Trains tiny models with the built binary and opens what a run leaves behind with other people's tools (promise 39).
+"""Trains tiny models with the built binary and opens what a run leaves behind with other people's tools.
 
     interop_training.py TENTERHOOK [--only NAME]
 
