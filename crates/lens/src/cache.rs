@@ -74,11 +74,6 @@ impl ActivationCache {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-
-    /// Names and tensors, for the caller to keep.
-    pub fn into_entries(self) -> Vec<(String, Tensor)> {
-        self.entries
-    }
 }
 
 impl LanguageModel {

@@ -46,6 +46,20 @@ fn without_controllers_observers_see_the_model_as_it_is() {
 }
 
 #[test]
+fn hooks_of_one_run_are_gone_afterwards() {
+    let lm = lm("gpt2");
+    let batch = lm.batch_of(&ids(4, 0)).unwrap();
+    let (plain, _) = lm.forward(&batch).unwrap();
+    let turn = hook_fn::edit("blocks.1.hook_resid_post", |_, x, _| Ok(Some((x * -1.0)?)));
+    let (edited, report) = lm.run_with_hooks(&batch, vec![Box::new(turn)]).unwrap();
+    assert_eq!(report.hooks[0].receipt.edits, 1);
+    assert_ne!(values(&edited), values(&plain));
+    assert_eq!(values(&lm.forward(&batch).unwrap().0), values(&plain));
+    let nowhere = hook_fn::observe("blocks.9.hook_resid_post", |_, _, _| Ok(()));
+    assert!(lm.run_with_hooks(&batch, vec![Box::new(nowhere)]).is_err());
+}
+
+#[test]
 fn reports_add_up_over_batches() {
     let lm = lm("gpt2");
     let id = lm.hooks().register(hook_fn::observe("hook_embed", |_, _, _| Ok(()))).unwrap();

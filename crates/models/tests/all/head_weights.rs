@@ -47,3 +47,20 @@ fn heads_are_put_together_from_their_matrices() {
         assert!(model.head_weights(last, config.heads).is_err() && model.head_weights(last + 1, 0).is_err());
     }
 }
+
+#[test]
+fn neurons_write_through_their_matrix_and_logits_come_from_the_last_one() {
+    for name in ["gpt2", "llama", "neox"] {
+        let reference = Reference::load(name);
+        let (model, hooks) = (&reference.model, reference.model.hook_manager());
+        capture(&hooks, &["blocks.0.mlp.hook_post", "blocks.0.mlp.hook_out", "ln_final.hook_out"]);
+        let logits = model.forward(&reference.ids, &hooks.pass(PassSetup::default())).unwrap();
+        let seen = captured(&hooks, &hooks.list_hooks()[0].id);
+        let (matrix, bias) = model.mlp_out_weights(0).unwrap().unwrap();
+        let out = project(&seen["blocks.0.mlp.hook_post"], &matrix, &bias);
+        assert_close(&format!("{name} mlp"), &out, &seen["blocks.0.mlp.hook_out"], 1e-5);
+        let unembedding = model.unembedding_weights().unwrap().contiguous().unwrap();
+        let again = project(&seen["ln_final.hook_out"], &unembedding, &None);
+        assert_close(&format!("{name} logits"), &again, &logits, 1e-5);
+    }
+}
