@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{Device, Tensor};
 use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::kinds::capture::{Capture, CaptureOptions};
@@ -14,7 +14,8 @@ use tenterhook_models::files::{check_writable, save_tensors};
 use tenterhook_models::{Transformer, next_token_loss};
 
 use super::error::CliError;
-use super::{Outcome, device, output};
+use super::model::{ModelArgs, outcome};
+use super::{Outcome, output};
 
 /// Run a model on token ids and write what passes at chosen points to a safetensors file.
 ///
@@ -25,8 +26,8 @@ use super::{Outcome, device, output};
     after_help = "Example: tenterhook capture ./gpt2 --tokens-file ids.json --points 'blocks.*.hook_resid_post' --out out.safetensors"
 )]
 pub(super) struct CaptureArgs {
-    /// A Hugging Face model directory.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelArgs,
     /// A JSON file with a list of equally long lists of token ids: [[1, 2, 3], [4, 5, 6]].
     #[arg(long, value_name = "FILE")]
     tokens_file: PathBuf,
@@ -42,26 +43,23 @@ pub(super) struct CaptureArgs {
     /// Write the loss and its gradient at each point too.
     #[arg(long)]
     gradients: bool,
-    /// Where to compute: cpu, cuda:N or metal.
-    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
-    device: String,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
-    let device = device::parse(&args.device)?;
     check_out(&args.out)?;
     let tokens = read_tokens(&args.tokens_file)?;
-    let model = Transformer::load(&args.model, DType::F32, &device)?;
-    check_tokens(&tokens, &model, args)?;
+    let lm = args.model.load()?;
+    let model = lm.model();
+    check_tokens(&tokens, model, args)?;
     let hooks = model.hook_manager();
     attach(&hooks, args)?;
 
     let gradients = if args.gradients { Gradients::Activations } else { Gradients::Off };
     let pass = hooks.pass(PassSetup::eval(0).gradients(gradients));
-    let ids = to_tensor(&tokens, &device)?;
+    let ids = to_tensor(&tokens, &lm.device())?;
     let logits = model.forward(&ids, &pass)?;
     let mut tensors = BTreeMap::new();
     if args.gradients {
@@ -90,7 +88,7 @@ pub(super) fn run(args: &CaptureArgs) -> Result<Outcome, CliError> {
         output::text(&report.to_string())?;
         output::text(&format!("\n{} tensors, {bytes} bytes: {}", tensors.len(), args.out.display()))?;
     }
-    Ok(if report.degraded() { Outcome::Degraded } else { Outcome::Done })
+    Ok(outcome(&report))
 }
 
 const VALUES: &str = "capture";

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use tenterhook_hooks::AttachError;
+use tenterhook_lens::LensError;
 use tenterhook_models::error::ModelError;
 use tenterhook_record::run::RunError;
 use tenterhook_train::config::Problems;
@@ -47,6 +48,17 @@ impl From<ModelError> for CliError {
 impl From<AttachError> for CliError {
     fn from(error: AttachError) -> Self {
         Self::bad_input(error.to_string())
+    }
+}
+
+impl From<LensError> for CliError {
+    fn from(error: LensError) -> Self {
+        match error {
+            LensError::Model(_) | LensError::Attach(_) | LensError::BadInput(_) => {
+                Self::bad_input(error.to_string())
+            }
+            _ => Self::failed(error.to_string()),
+        }
     }
 }
 

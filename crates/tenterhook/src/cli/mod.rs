@@ -7,6 +7,7 @@ mod device;
 mod error;
 mod eval;
 mod hooks;
+mod model;
 mod output;
 mod points;
 mod runs;

@@ -1,0 +1,1 @@
+//! Sparse autoencoders: formats, training, evaluation, steering.
