@@ -6,5 +6,8 @@ mod caches;
 mod generation;
 mod inference;
 mod layers;
+mod store;
+mod store_capture;
+mod store_damage;
 mod support;
 mod threads;

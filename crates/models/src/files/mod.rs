@@ -7,6 +7,7 @@ mod atomic;
 mod convert;
 mod header;
 mod read;
+mod reader;
 mod save;
 mod tensors;
 #[cfg(test)]
@@ -21,9 +22,11 @@ use candle_core::{DType, Device};
 use serde_json::Value;
 
 pub use atomic::check_writable;
+pub use convert::{decode, stored_type};
 pub(crate) use read::read_bounded;
+pub use reader::TensorReader;
 pub(crate) use save::{named_tensors, with_dtype};
-pub use save::{save_model, save_tensors};
+pub use save::{save_model, save_tensors, tensors_header};
 pub use weights::FileWeights;
 
 use crate::config::{Dropout, TransformerConfig};
