@@ -27,17 +27,18 @@ pub(crate) use read::read_bounded;
 pub use reader::TensorReader;
 pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors, tensors_header};
+pub(crate) use tensors::shards_of;
 pub use weights::FileWeights;
 
 use crate::config::{Dropout, TransformerConfig};
 use crate::error::ModelError;
 use tensors::TensorFiles;
 
-const CONFIG: &str = "config.json";
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
-const TOKENIZER: &str = "tokenizer.json";
-const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 const LARGEST_CONFIG: u64 = 4 << 20;
 pub(crate) const LARGEST_TOKENIZER: u64 = 256 << 20;
