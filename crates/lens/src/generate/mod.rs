@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use tenterhook_hooks::{Clock, Mode, PassSetup, Report};
+use tenterhook_hooks::{Clock, Mode, PassSetup, Report, Rows};
 use tenterhook_models::KvCache;
 
 use crate::error::LensError;
@@ -129,7 +129,8 @@ struct Run<'a> {
     prompts: Vec<Vec<u32>>,
     /// The texts so far, filled up on the left to one length.
     texts: Vec<Vec<u32>>,
-    padding: Arc<tenterhook_models::LeftPadding>,
+    /// How many places before each text are padding.
+    left: Vec<usize>,
     new_tokens: Vec<Vec<u32>>,
     logits: Vec<Vec<Tensor>>,
     done: Vec<bool>,
@@ -144,7 +145,7 @@ impl<'a> Run<'a> {
             lm,
             options,
             cache: KvCache::new(),
-            padding: Arc::new(padded.padding()),
+            left: padded.left.clone(),
             texts: padded.into_rows(),
             prompts,
             new_tokens: vec![Vec::new(); count],
@@ -164,9 +165,12 @@ impl<'a> Run<'a> {
             clock: Clock { step: number as u64, batch: number as u64, ..Clock::default() },
             mode: if number == 0 { Mode::Prefill } else { Mode::Decode },
             first_position: first,
+            // The last pass keeps nothing for anybody.
+            keeps_cache: self.options.use_cache && number + 1 < self.options.max_new_tokens,
+            rows: self.rows().map(Arc::new),
             ..PassSetup::default()
         };
-        let pass = self.lm.hooks().pass(setup.with(self.padding.clone()));
+        let pass = self.lm.hooks().pass(setup);
         let logits = match self.options.use_cache {
             true => self.lm.model().forward_cached(&ids, &mut self.cache, &pass),
             false => self.lm.model().forward(&ids, &pass),
@@ -174,6 +178,14 @@ impl<'a> Run<'a> {
         let logits = logits.map_err(|error| LensError::of_pass(error, &pass))?;
         self.report.add(pass.report());
         Ok(logits.narrow(1, logits.dim(1)? - 1, 1)?.squeeze(1)?.to_dtype(DType::F32)?)
+    }
+
+    /// Where the texts stand, when there is any padding: before short prompts, and behind texts that are done.
+    fn rows(&self) -> Option<Rows> {
+        let length = |row: usize| self.prompts[row].len() + self.new_tokens[row].len();
+        let rows: Vec<_> =
+            self.left.iter().enumerate().map(|(row, left)| *left..left + length(row)).collect();
+        rows.iter().any(|row| row.len() < self.texts[0].len()).then_some(Rows(rows))
     }
 
     fn finish(self) -> Result<Generation, LensError> {

@@ -15,5 +15,10 @@ use tenterhook_hooks::HookRegistry;
 
 /// Every kind of hook there is.
 pub fn registry() -> HookRegistry {
-    tenterhook_train::hooks::registry()
+    let mut registry = tenterhook_train::hooks::registry();
+    if let Err(error) = tenterhook_lens::controllers::register_kinds(&mut registry) {
+        // Two kinds of the same name are a mistake in the code; every test that uses the registry finds it.
+        tracing::error!("{error}");
+    }
+    registry
 }
