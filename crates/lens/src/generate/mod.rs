@@ -8,6 +8,7 @@ use std::sync::Arc;
 use candle_core::{DType, Tensor};
 use tenterhook_hooks::{Clock, Mode, PassSetup, Report, Rows};
 use tenterhook_models::KvCache;
+use tenterhook_models::config::Positions;
 
 use crate::error::LensError;
 use crate::inference::{Padded, PaddingSide};
@@ -91,6 +92,7 @@ impl LanguageModel {
         if prompts.is_empty() || prompts.iter().any(Vec::is_empty) {
             return Err(LensError::BadInput("a prompt needs at least one token".to_string()));
         }
+        self.check_room(&prompts, options)?;
         let stop = options.stop_tokens.clone().unwrap_or_else(|| self.eos_tokens());
         let mut run = Run::new(self, prompts, options);
         for number in 0..options.max_new_tokens {
@@ -118,6 +120,24 @@ impl LanguageModel {
             }
         }
         run.finish()
+    }
+}
+
+impl LanguageModel {
+    /// A table of learned positions has an end, which is better known before half of the text is there.
+    fn check_room(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<(), LensError> {
+        prompts.iter().try_for_each(|prompt| self.check_tokens(prompt))?;
+        let config = self.model().config();
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        // Nothing is computed at the last new token.
+        let room = config.context + 1 - longest.min(config.context);
+        match matches!(config.positions, Positions::Learned) && options.max_new_tokens > room {
+            false => Ok(()),
+            true => Err(LensError::BadInput(format!(
+                "{} new tokens behind a prompt of {longest} are more than the model's {} positions: at most {room} fit",
+                options.max_new_tokens, config.context
+            ))),
+        }
     }
 }
 

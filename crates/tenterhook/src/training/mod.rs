@@ -1,12 +1,14 @@
 //! Runs from configurations: `[model]`, `[data]`, `[[hooks]]` and the rest become a trainer with a record.
 
 mod begin;
+mod hooks_file;
 mod place;
 mod plan;
 mod task;
 
 pub(crate) use begin::newest_checkpoint;
 pub use begin::{BeginError, Begun, Origin, Start};
+pub use hooks_file::{Attached, HooksFile};
 pub use place::Place;
 pub use plan::{Outline, Plan, schema};
 pub use task::LanguageTask;
