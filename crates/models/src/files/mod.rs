@@ -27,6 +27,7 @@ pub(crate) use read::read_bounded;
 pub use reader::TensorReader;
 pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors, tensors_header};
+pub use tensors::read_tensors;
 pub(crate) use tensors::shards_of;
 pub use weights::FileWeights;
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{Api, ApiBuilder, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -66,7 +66,8 @@ impl Hub {
         }
         // All files are of one commit, whatever happens on the hub meanwhile.
         let repo = at(&info.sha);
-        let get = |file: &str| self.get(&repo, file, news);
+        let blobs = self.repo_dir(name).join("blobs");
+        let get = |file: &str| self.get(&repo, &blobs, file, news);
         let config = get(CONFIG)?;
         let snapshot = config.parent().map(Path::to_path_buf).ok_or("the cache has no directory for it")?;
         // Before the weights, so that weights that are there mean that nothing is missing.
@@ -92,15 +93,23 @@ impl Hub {
     }
 
     /// One file, and where it is then.
-    fn get(&self, repo: &ApiRepo, file: &str, news: &Sender<News>) -> Result<PathBuf, String> {
+    fn get(&self, repo: &ApiRepo, blobs: &Path, file: &str, news: &Sender<News>) -> Result<PathBuf, String> {
         let about = self.api()?.metadata(&repo.url(file)).map_err(|error| format!("{file}: {error}"))?;
         // The server's words become names of files.
         if !is_plain(about.etag()) || !is_plain(about.commit_hash()) {
             return Err(format!("{file}: the server names it {:?}, which cannot be", about.etag()));
         }
         let _ = news.send(News::Alive);
-        let bar = Bar { bar: ProgressBar::hidden(), news: news.clone() };
-        let path = repo.download_with_progress(file, bar).map_err(|error| format!("{file}: {error}"))?;
+        let bar = || Bar { bar: ProgressBar::hidden(), news: news.clone() };
+        let path = match repo.download_with_progress(file, bar()) {
+            // What an earlier try left is longer than the file: it cannot be gone on with.
+            Err(ApiError::InvalidResume) => {
+                let _ = fs::remove_file(blobs.join(about.etag()).with_extension("part"));
+                repo.download_with_progress(file, bar())
+            }
+            done => done,
+        };
+        let path = path.map_err(|error| format!("{file}: {error}"))?;
         match fs::metadata(&path).map(|found| found.len()) {
             Ok(bytes) if bytes == about.size() as u64 => Ok(path),
             Ok(bytes) => {
