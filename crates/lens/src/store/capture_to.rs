@@ -223,7 +223,9 @@ impl Run<'_> {
                 }
                 let axes = self.axes(&state);
                 let of_hook = |error: StoreError| match error {
-                    StoreError::BadInput(problem) => LensError::BadInput(format!("what hook `{}` captured: {problem}", hook.id)),
+                    StoreError::BadInput(problem) => {
+                        LensError::BadInput(format!("what hook `{}` captured: {problem}", hook.id))
+                    }
                     other => other.into(),
                 };
                 batch.add(&name, &axes, &state.tensor).map_err(of_hook)?;
@@ -237,7 +239,8 @@ impl Run<'_> {
     fn axes(&self, state: &CapturedState) -> String {
         let points = self.lm.hooks().points();
         let known = points.find(&state.point).map(|id| points.point(id).axes.clone());
-        let known = known.filter(|axes| !state.is_input() && axes.split_whitespace().count() == state.shape().len());
+        let known =
+            known.filter(|axes| !state.is_input() && axes.split_whitespace().count() == state.shape().len());
         known.unwrap_or_else(|| {
             let more = (2..state.shape().len()).map(|axis| format!(" axis_{axis}"));
             format!("batch pos{}", more.collect::<String>())

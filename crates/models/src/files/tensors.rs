@@ -149,9 +149,10 @@ pub(crate) fn shards_of(index_path: &Path) -> Result<BTreeSet<String>, ModelErro
     let Index { weight_map } = read_json(index_path, LARGEST_INDEX)?;
     let shards: BTreeSet<String> = weight_map.into_values().collect();
     match shards.iter().find(|shard| beside(index_path, shard).is_none()) {
-        Some(bad) => {
-            Err(ModelError::damaged(index_path, format!("shard {} is not the name of a safetensors file", shown(bad))))
-        }
+        Some(bad) => Err(ModelError::damaged(
+            index_path,
+            format!("shard {} is not the name of a safetensors file", shown(bad)),
+        )),
         None if shards.is_empty() || shards.len() > MOST_SHARDS => {
             Err(ModelError::damaged(index_path, format!("names {} shards", shards.len())))
         }

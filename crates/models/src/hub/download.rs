@@ -33,7 +33,8 @@ impl Hub {
         let (hub, wanted) = (self.clone(), name.clone());
         let work = move || {
             let job = || hub.fetch(&wanted, &send);
-            let done = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| Err("the server's answer makes no sense".to_string()));
+            let done = catch_unwind(AssertUnwindSafe(job))
+                .unwrap_or_else(|_| Err("the server's answer makes no sense".to_string()));
             // Whoever has lost patience does not listen any more.
             let _ = send.send(News::Done(done));
         };
@@ -136,7 +137,10 @@ impl Hub {
     fn api(&self) -> Result<Api, String> {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.clone()));
         let builder = builder.with_endpoint(self.endpoint.clone()).with_token(self.token.clone());
-        builder.with_user_agent("tenterhook", env!("CARGO_PKG_VERSION")).build().map_err(|error| error.to_string())
+        builder
+            .with_user_agent("tenterhook", env!("CARGO_PKG_VERSION"))
+            .build()
+            .map_err(|error| error.to_string())
     }
 
     /// A problem with the way out of it, and without the token.
@@ -157,7 +161,10 @@ impl Hub {
                 name.command()
             )
         };
-        format!("is no directory, is not in the cache {}, and cannot be downloaded: {problem}; {advice}", self.cache.display())
+        format!(
+            "is no directory, is not in the cache {}, and cannot be downloaded: {problem}; {advice}",
+            self.cache.display()
+        )
     }
 }
 
@@ -178,7 +185,8 @@ impl Progress for Bar {
     fn init(&mut self, size: usize, filename: &str) {
         // It begins twice: before the request, and with the answer.
         if self.bar.is_hidden() {
-            let style = ProgressStyle::with_template("{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+            let style =
+                ProgressStyle::with_template("{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
             self.bar = ProgressBar::with_draw_target(Some(size as u64), ProgressDrawTarget::stderr());
             self.bar.set_prefix(filename.to_string());
             if let Ok(style) = style {

@@ -112,7 +112,12 @@ fn what_an_earlier_try_left_does_not_stand_in_the_way() {
 
 #[test]
 fn what_cannot_be_had_is_said_with_a_way_out() {
-    let bin = || BTreeMap::from([("config.json".to_string(), b"{}".to_vec()), ("pytorch_model.bin".to_string(), b"x".to_vec())]);
+    let bin = || {
+        BTreeMap::from([
+            ("config.json".to_string(), b"{}".to_vec()),
+            ("pytorch_model.bin".to_string(), b"x".to_vec()),
+        ])
+    };
     for (files, manner, words) in [
         (files("gpt2"), Manner::Status(404), &["no such model or revision"][..]),
         (files("gpt2"), Manner::Status(401), &["HF_TOKEN"]),

@@ -145,6 +145,8 @@ fn start_logging() {
         };
         let _ = LOG_MORE.set(Box::new(more));
     }
+    // At `trace` the HTTP library prints what it sends byte by byte, secrets included.
+    log::set_max_level(log::max_level().min(log::LevelFilter::Debug));
 }
 
 /// Logs what happens in detail, as `debug = true` asks for. `RUST_LOG` has the last word.

@@ -49,7 +49,8 @@ fn check(lab: &Lab, run: &Path, texts: &[Vec<u32>], tolerance: f32) {
     for (i, ids) in texts.iter().enumerate() {
         let (_, cache, _) = lm.run_with_cache(&lm.batch_of(ids).unwrap(), &CacheOptions::default()).unwrap();
         for layer in reader.layers() {
-            let (got, want) = (reader.sequence(&layer.name, i as u64).unwrap(), cache.get(&layer.name).unwrap());
+            let (got, want) =
+                (reader.sequence(&layer.name, i as u64).unwrap(), cache.get(&layer.name).unwrap());
             assert_eq!(got.dims(), &want.dims()[1..], "{}", layer.name);
             for (a, b) in values(&got).into_iter().zip(values(want)) {
                 assert!((a - b).abs() <= tolerance * b.abs().max(1.0), "{} {i}: {a}, not {b}", layer.name);
@@ -65,7 +66,8 @@ fn texts_come_from_everywhere() {
     let lines = ["hello", "hello hello", "oleh", "hello hell"];
     let texts = |bos: Option<bool>| lines.map(|line| lm.to_tokens(line, bos).unwrap()).to_vec();
     lab.write("lines.txt", format!("{}\r\n\n   \n{}", lines[..2].join("\n"), lines[2..].join("\n")));
-    let objects: Vec<String> = lines.iter().map(|line| format!("{{\"id\": 1, \"text\": \"{line}\"}}\n")).collect();
+    let objects: Vec<String> =
+        lines.iter().map(|line| format!("{{\"id\": 1, \"text\": \"{line}\"}}\n")).collect();
     lab.write("lines.jsonl", objects.concat());
     lab.write("ids.json", serde_json::to_string(&texts(None)).unwrap());
     let by_hand: Vec<&str> = lines.iter().flat_map(|line| ["--text", line]).collect();
@@ -88,7 +90,8 @@ fn texts_come_from_everywhere() {
     assert_eq!(reader.layers()[0].dtype.to_string(), "F16");
     assert_eq!(reader.about()["model"], "gpt2");
     // People read this.
-    let told = lab.ok(&["capture", "gpt2", "--text", "hello", "--points", "hook_embed", "--out", "more"]).stdout;
+    let told =
+        lab.ok(&["capture", "gpt2", "--text", "hello", "--points", "hook_embed", "--out", "more"]).stdout;
     assert!(told.contains("1 sequences, 2 rows of 1 layers") && told.contains("more/capture"), "{told}");
 }
 
@@ -110,7 +113,9 @@ fn long_texts_are_split_or_cut_and_positions_chosen() {
     check(&lab, &run("cut", &["--max-tokens", "5"]).1, &[long[..5].to_vec(), vec![1, 2]], 5e-5);
     let path = run("last", &["--positions", "-1,0"]).1;
     let reader = StoreReader::open(&path).unwrap();
-    let rows = reader.read_rows("blocks.0.hook_resid_post", 0..reader.rows("blocks.0.hook_resid_post").unwrap()).unwrap();
+    let rows = reader
+        .read_rows("blocks.0.hook_resid_post", 0..reader.rows("blocks.0.hook_resid_post").unwrap())
+        .unwrap();
     assert_eq!(rows.positions, [0, 15, 0, 15, 0, 7, 0, 1]);
 }
 
@@ -122,23 +127,49 @@ fn hooks_of_a_file_take_part_and_what_they_capture_is_stored() {
     lab.write("ablate.toml", hooks.split("\n\n").next().unwrap());
     let input = ["--text", "hello", "--text", "hello hello"];
     // Without points, what the hooks capture is stored, and nothing else.
-    let args = [&["capture", "gpt2", "--out", "acts", "--hooks", "hooks.toml", "--json", "--batch-size", "1"][..], &input].concat();
+    let args = [
+        &["capture", "gpt2", "--out", "acts", "--hooks", "hooks.toml", "--json", "--batch-size", "1"][..],
+        &input,
+    ]
+    .concat();
     let told = json(&lab.ok(&args));
-    let ids: Vec<&str> = told["receipts"].as_array().unwrap().iter().map(|hook| hook["id"].as_str().unwrap()).collect();
+    let ids: Vec<&str> =
+        told["receipts"].as_array().unwrap().iter().map(|hook| hook["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["zero_ablate", "capture"]);
     let reader = StoreReader::open(lab.path().join("acts")).unwrap();
     let names: Vec<&str> = reader.layers().iter().map(|layer| layer.name.as_str()).collect();
     assert_eq!(names, ["blocks.0.hook_mlp_out", "transformer.h.1"]);
     let rows = reader.rows("blocks.0.hook_mlp_out").unwrap();
-    assert!(values(&reader.read("blocks.0.hook_mlp_out", 0..rows).unwrap()).iter().all(|value| *value == 0.0));
+    assert!(
+        values(&reader.read("blocks.0.hook_mlp_out", 0..rows).unwrap()).iter().all(|value| *value == 0.0)
+    );
     assert_eq!(reader.read("transformer.h.1", 0..rows).unwrap().dims()[0], rows as usize);
     // With points, both are; a name that is there already gets the hook's.
     lab.ok(&[&args[..], &["--points", "blocks.*.hook_mlp_out", "--run", "both"]].concat());
     let reader = StoreReader::open(lab.path().join("acts/both")).unwrap();
     let names: Vec<&str> = reader.layers().iter().map(|layer| layer.name.as_str()).collect();
-    assert_eq!(names, ["blocks.0.hook_mlp_out", "blocks.1.hook_mlp_out", "capture/blocks.0.hook_mlp_out", "transformer.h.1"]);
+    assert_eq!(
+        names,
+        [
+            "blocks.0.hook_mlp_out",
+            "blocks.1.hook_mlp_out",
+            "capture/blocks.0.hook_mlp_out",
+            "transformer.h.1"
+        ]
+    );
     // The same into a file.
-    let file = ["capture", "gpt2", "--text", "hello", "--out", "out.safetensors", "--hooks", "hooks.toml", "--dtype", "bf16"];
+    let file = [
+        "capture",
+        "gpt2",
+        "--text",
+        "hello",
+        "--out",
+        "out.safetensors",
+        "--hooks",
+        "hooks.toml",
+        "--dtype",
+        "bf16",
+    ];
     lab.ok(&file);
     let tensors = candle_core::safetensors::load(lab.path().join("out.safetensors"), &Device::Cpu).unwrap();
     assert_eq!(tensors["transformer.h.1"].dims()[..2], [1, 2]);
@@ -204,7 +235,11 @@ fn bad_input_is_named_before_anything_is_made() {
         (&["--text", "hello hello"], "equally long"),
         (&["--run", "x"], "--run is for a store"),
     ] {
-        let args = [&["capture", "gpt2", "--text", "hello", "--points", "hook_embed", "--out", "x.safetensors"][..], more].concat();
+        let args = [
+            &["capture", "gpt2", "--text", "hello", "--points", "hook_embed", "--out", "x.safetensors"][..],
+            more,
+        ]
+        .concat();
         let ran = lab.run(&args);
         assert_eq!(ran.code, Some(2));
         assert!(ran.stderr.contains(word), "{}", ran.stderr);
@@ -225,13 +260,48 @@ fn bad_input_is_named_before_anything_is_made() {
 #[test]
 fn one_text_goes_into_a_file_as_before() {
     let lab = lab();
-    lab.ok(&["capture", "gpt2", "--text", "hello hello", "--points", "hook_embed", "--logits", "--gradients", "--out", "a.safetensors"]);
+    lab.ok(&[
+        "capture",
+        "gpt2",
+        "--text",
+        "hello hello",
+        "--points",
+        "hook_embed",
+        "--logits",
+        "--gradients",
+        "--out",
+        "a.safetensors",
+    ]);
     let lm = LanguageModel::from_pretrained(lab.path().join("gpt2").to_str().unwrap()).unwrap();
     lab.write("ids.json", serde_json::to_string(&[lm.to_tokens("hello hello", None).unwrap()]).unwrap());
-    lab.ok(&["capture", "gpt2", "--tokens-file", "ids.json", "--points", "hook_embed", "--logits", "--gradients", "--out", "b.safetensors"]);
+    lab.ok(&[
+        "capture",
+        "gpt2",
+        "--tokens-file",
+        "ids.json",
+        "--points",
+        "hook_embed",
+        "--logits",
+        "--gradients",
+        "--out",
+        "b.safetensors",
+    ]);
     let read = |name: &str| fs::read(lab.path().join(name)).unwrap();
     assert_eq!(read("a.safetensors"), read("b.safetensors"));
-    let two = ["capture", "gpt2", "--text", "hello hello", "--text", "hello", "--max-tokens", "2", "--points", "hook_embed", "--out", "c.safetensors"];
+    let two = [
+        "capture",
+        "gpt2",
+        "--text",
+        "hello hello",
+        "--text",
+        "hello",
+        "--max-tokens",
+        "2",
+        "--points",
+        "hook_embed",
+        "--out",
+        "c.safetensors",
+    ];
     lab.ok(&two);
     let tensors = candle_core::safetensors::load(lab.path().join("c.safetensors"), &Device::Cpu).unwrap();
     assert_eq!(tensors["hook_embed"].dims()[..2], [2, 2]);

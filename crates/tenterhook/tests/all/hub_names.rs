@@ -42,7 +42,8 @@ fn every_command_takes_a_name() {
     assert!(lab.path().join("home/hub/models--owner--tiny/refs/main").is_file());
     // Now it is there, and nobody has to be asked.
     lab.write("ids.json", "[[1, 2, 3]]");
-    let capture = ["capture", REPO, "--tokens-file", "ids.json", "--points", "hook_embed", "--out", "out.safetensors"];
+    let capture =
+        ["capture", REPO, "--tokens-file", "ids.json", "--points", "hook_embed", "--out", "out.safetensors"];
     for env in [&[("HF_HUB_OFFLINE", "1")][..], &[("HF_ENDPOINT", "http://127.0.0.1:9")]] {
         let ran = points(&capture, env);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
@@ -58,13 +59,24 @@ fn every_command_takes_a_name() {
 #[test]
 fn p34_a_token_is_in_no_message() {
     let lab = Lab::new();
-    for manner in [Manner::Status(401), Manner::Status(500), Manner::Silent, Manner::Half, Manner::Etag("../x")] {
+    for manner in
+        [Manner::Status(401), Manner::Status(500), Manner::Silent, Manner::Half, Manner::Etag("../x")]
+    {
         let server = server(manner);
-        let env = [("HF_ENDPOINT", server.address.as_str()), ("HF_TOKEN", "hf_canary"), ("HF_HUB_DOWNLOAD_TIMEOUT", "1"), ("RUST_LOG", "trace")];
+        let env = [
+            ("HF_ENDPOINT", server.address.as_str()),
+            ("HF_TOKEN", "hf_canary"),
+            ("HF_HUB_DOWNLOAD_TIMEOUT", "1"),
+            ("RUST_LOG", "trace"),
+        ];
         let ran = Ran::of(with(&lab, &["points", REPO], &env));
         assert_eq!(ran.code, Some(2), "{manner:?}: {}", ran.stderr);
         assert!(!server.asked().is_empty());
         assert!(ran.stderr.contains("owner/tiny: "), "{}", ran.stderr);
-        assert!(!ran.stderr.contains("hf_canary") && !ran.stdout.contains("hf_canary"), "{manner:?}: {}", ran.stderr);
+        assert!(
+            !ran.stderr.contains("hf_canary") && !ran.stdout.contains("hf_canary"),
+            "{manner:?}: {}",
+            ran.stderr
+        );
     }
 }

@@ -7,6 +7,8 @@ mod after_the_end;
 mod bad_input;
 mod broken_configurations;
 mod capture;
+mod capture_budget;
+mod capture_store;
 mod config_command;
 mod damage_campaign;
 mod damaged_checkpoints;
@@ -34,6 +36,9 @@ mod hooks_config;
 mod hostile_data;
 mod hostile_files;
 mod hostile_names;
+mod hub_names;
+#[path = "../../../models/tests/all/hub_server.rs"]
+mod hub_server;
 mod killed;
 mod lab;
 mod loaders;

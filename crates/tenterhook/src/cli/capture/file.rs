@@ -91,12 +91,15 @@ pub(super) fn check_captures(hooks: &HookManager, args: &CaptureArgs) -> Result<
     if captures || args.logits || !args.points.is_empty() {
         return Ok(());
     }
-    Err(CliError::bad_input("nothing would be written: give --points, or a `capture` hook in the file of hooks"))
+    Err(CliError::bad_input(
+        "nothing would be written: give --points, or a `capture` hook in the file of hooks",
+    ))
 }
 
 /// Moves what was captured into `tensors`, and makes sure that everything that was asked for is there.
 fn collect(hooks: &HookManager, tensors: &mut BTreeMap<String, Tensor>) -> Result<(), CliError> {
-    for hook in hooks.list_hooks().into_iter().filter(|hook| [VALUES, GRADIENTS].contains(&hook.id.as_str())) {
+    for hook in hooks.list_hooks().into_iter().filter(|hook| [VALUES, GRADIENTS].contains(&hook.id.as_str()))
+    {
         let (prefix, what) = if hook.id == GRADIENTS { ("grad.", "gradient") } else { ("", "value") };
         for state in hooks.get_captured_states(&hook.id)? {
             tensors.insert(format!("{prefix}{}", state.point), state.tensor);

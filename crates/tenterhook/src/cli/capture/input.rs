@@ -32,7 +32,8 @@ pub(super) fn sequences<'a>(
         if count == 0 {
             return Err(CliError::bad_input(format!("{}: there is no text in it", path.display())));
         }
-        let texts = Lines::open(path)?.map(move |line| lm.to_tokens(&line.map_err(LensError::BadInput)?, bos));
+        let texts =
+            Lines::open(path)?.map(move |line| lm.to_tokens(&line.map_err(LensError::BadInput)?, bos));
         return Ok((count, Box::new(texts)));
     }
     let encode = |text: &String| {
@@ -70,7 +71,11 @@ fn check(tokens: &[Vec<u32>], lm: &LanguageModel, gradients: bool, are_ids: bool
         return Err(format!("a sequence needs at least {least} token{next}"));
     }
     if let Some(row) = tokens.iter().position(|row| row.len() != first.len()) {
-        let way_out = if are_ids { "" } else { " in one file: cut them with --max-tokens, or give a directory as --out" };
+        let way_out = if are_ids {
+            ""
+        } else {
+            " in one file: cut them with --max-tokens, or give a directory as --out"
+        };
         return Err(format!(
             "sequence {row} has {} tokens and sequence 0 has {}: all must be equally long{way_out}",
             tokens[row].len(),
@@ -120,7 +125,9 @@ impl Lines {
         let file = File::open(path).map_err(|error| bad(error.to_string()))?;
         let about = file.metadata().map_err(|error| bad(error.to_string()))?;
         if !about.is_file() {
-            return Err(bad("is not a file: it is read twice, a pipe or a directory will not do".to_string()));
+            return Err(
+                bad("is not a file: it is read twice, a pipe or a directory will not do".to_string()),
+            );
         }
         let json = path.extension().is_some_and(|extension| extension == "jsonl");
         Ok(Self { shown: path.display().to_string(), lines: BufReader::new(file), number: 0, json })
@@ -147,7 +154,8 @@ impl Lines {
             if !self.json {
                 return Ok(Some(line.to_string()));
             }
-            let object: Value = serde_json::from_str(line).map_err(|error| format!("is not JSON: {error}"))?;
+            let object: Value =
+                serde_json::from_str(line).map_err(|error| format!("is not JSON: {error}"))?;
             match &object["text"] {
                 Value::String(text) if text.is_empty() => continue,
                 Value::String(text) => return Ok(Some(text.clone())),
