@@ -18,9 +18,9 @@ use crate::lab::Lab;
 use crate::support::campaign;
 
 const LENGTH: usize = 64;
-/// What passes in the residual stream, the norms, the attention and the MLP: some 20 kB for each token.
-const POINTS: [&str; 4] =
-    ["blocks.*.hook_resid_*", "*.mlp.hook_*", "*.attn.hook_[qkvz]", "*.hook_normalized"];
+/// What passes in the residual stream, the norms, the attention and the MLP, by all names: some 40 kB for each token.
+const POINTS: [&str; 6] =
+    ["*.hook_in", "*.hook_out", "blocks.*.hook_resid_*", "*.mlp.hook_*", "*.attn.hook_[qkvz]", "*.hook_normalized"];
 
 /// A model whose activations are many times its weights, and so many sequences for it.
 fn lab(sequences: u64) -> Lab {
