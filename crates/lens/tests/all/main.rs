@@ -7,6 +7,7 @@ mod caches;
 mod controllers;
 mod generation;
 mod inference;
+mod interventions;
 mod layers;
 mod support;
 mod threads;
