@@ -17,6 +17,7 @@ mod durability;
 mod endings;
 mod endurance;
 mod event_order;
+mod example_files;
 mod failing_hooks;
 #[cfg(debug_assertions)]
 mod faulty_disk;
