@@ -10,6 +10,7 @@ mod hooks;
 mod model;
 mod output;
 mod points;
+mod prompt;
 mod runs;
 mod signals;
 mod train;
