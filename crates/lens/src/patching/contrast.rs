@@ -62,16 +62,13 @@ impl Contrast {
                  prompts of the same length"
             ));
         }
-        if clean == 0 {
-            return bad("a prompt needs at least one token".to_string());
-        }
-        let vocab = lm.model().config().vocab;
-        if let Some(id) = self.clean.iter().chain(&self.corrupted).find(|id| **id as usize >= vocab) {
-            return bad(format!("token {id} is outside the vocabulary of {vocab}"));
-        }
+        lm.check_tokens(&self.clean)?;
+        lm.check_tokens(&self.corrupted)?;
         if self.clean == self.corrupted {
-            return bad("the clean and the corrupted prompt are the same: there is nothing to patch".to_string());
+            return bad(
+                "the clean and the corrupted prompt are the same: there is nothing to patch".to_string()
+            );
         }
-        self.metric.check(vocab, clean)
+        self.metric.check(lm.model().config().vocab, clean)
     }
 }

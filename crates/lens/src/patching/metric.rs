@@ -155,9 +155,6 @@ mod tests {
     fn what_does_not_exist_is_named() {
         let told = |metric: LogitMetric| metric.check(3, 2).unwrap_err().to_string();
         assert_eq!(told(LogitMetric::prob(3)), "token 3 is outside the vocabulary of 3");
-        assert_eq!(
-            told(LogitMetric::prob(0).at(-3)),
-            "position -3 does not exist: the prompt has 2 tokens"
-        );
+        assert_eq!(told(LogitMetric::prob(0).at(-3)), "position -3 does not exist: the prompt has 2 tokens");
     }
 }

@@ -109,10 +109,14 @@ fn check_paths(
     receivers.iter().try_for_each(|receiver| receiver.check(config))?;
     let hears = |receiver: &Receiver, sender: &Sender| sender.writes_at(config) < receiver.reads_at(config);
     if let Some(deaf) = receivers.iter().find(|one| !senders.iter().any(|sender| hears(one, sender))) {
-        return Err(LensError::BadInput(format!("no path leads to `{deaf}`: it reads the stream before every sender")));
+        return Err(LensError::BadInput(format!(
+            "no path leads to `{deaf}`: it reads the stream before every sender"
+        )));
     }
     if let Some(mute) = senders.iter().find(|one| !receivers.iter().any(|receiver| hears(receiver, one))) {
-        return Err(LensError::BadInput(format!("no path leads from `{mute}`: every receiver reads the stream before it")));
+        return Err(LensError::BadInput(format!(
+            "no path leads from `{mute}`: every receiver reads the stream before it"
+        )));
     }
     Ok(())
 }

@@ -154,14 +154,18 @@ fn check_layer(what: &impl fmt::Display, layer: usize, config: &TransformerConfi
     let layers = config.layers;
     match layer < layers {
         true => Ok(()),
-        false => Err(LensError::BadInput(format!("`{what}`: there is no block {layer}, the model has {layers}"))),
+        false => {
+            Err(LensError::BadInput(format!("`{what}`: there is no block {layer}, the model has {layers}")))
+        }
     }
 }
 
 fn check_head(what: &impl fmt::Display, head: usize, heads: usize, word: &str) -> Result<(), LensError> {
     match head < heads {
         true => Ok(()),
-        false => Err(LensError::BadInput(format!("`{what}`: there is no head {head}, a block has {heads} {word}"))),
+        false => {
+            Err(LensError::BadInput(format!("`{what}`: there is no head {head}, a block has {heads} {word}")))
+        }
     }
 }
 
@@ -257,8 +261,16 @@ mod tests {
             let (receiver, sender): (Receiver, Sender) = (receiver.parse().unwrap(), sender.parse().unwrap());
             sender.writes_at(config) < receiver.reads_at(config)
         };
-        assert!(sees(&config, "0.mlp", "0.1") && sees(&config, "1.0.q", "0.mlp") && sees(&config, "0.0.k", "embed"));
-        assert!(!sees(&config, "1.0.v", "1.1") && !sees(&config, "0.mlp", "0.mlp") && sees(&config, "final", "1.mlp"));
+        assert!(
+            sees(&config, "0.mlp", "0.1")
+                && sees(&config, "1.0.q", "0.mlp")
+                && sees(&config, "0.0.k", "embed")
+        );
+        assert!(
+            !sees(&config, "1.0.v", "1.1")
+                && !sees(&config, "0.mlp", "0.mlp")
+                && sees(&config, "final", "1.mlp")
+        );
         config.parallel_residual = true;
         assert!(!sees(&config, "0.mlp", "0.1") && sees(&config, "1.mlp", "0.1"));
     }

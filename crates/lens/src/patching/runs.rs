@@ -179,8 +179,7 @@ impl<'a> Lab<'a> {
         let last = self.layers().saturating_sub(1);
         let (lm, layers) = (self.lm, self.layers());
         let (stream, logits) = self.pass(Gradients::Off, vec![], |pass| {
-            let stream =
-                lm.model().blocks(last..layers, repeated(&base.streams[last], rows)?, pass)?;
+            let stream = lm.model().blocks(last..layers, repeated(&base.streams[last], rows)?, pass)?;
             Ok((stream.clone(), lm.model().unembed(&stream, pass)?))
         })?;
         self.block_evaluations += (rows * (layers - last)) as u64;

@@ -69,7 +69,8 @@ impl Sweep {
         let mut points = Vec::new();
         for found in self.points.resolve(table, Site::Forward)? {
             let point = table.point(found.point);
-            let refuse = |why: &str| LensError::BadInput(format!("`{}` cannot be patched: {why}", point.name));
+            let refuse =
+                |why: &str| LensError::BadInput(format!("`{}` cannot be patched: {why}", point.name));
             if !point.writable {
                 return Err(refuse("it is read-only"));
             }
@@ -128,7 +129,10 @@ impl Plan {
             if let Some(odd) = odd {
                 return Err(LensError::BadInput(match odd.heads {
                     0 => format!("`{}` has no heads: sweep it by position", odd.name),
-                    _ => format!("`{}` has another number of heads than `{}`: sweep them one after the other", odd.name, points[0].name),
+                    _ => format!(
+                        "`{}` has another number of heads than `{}`: sweep them one after the other",
+                        odd.name, points[0].name
+                    ),
                 }));
             }
         }

@@ -29,8 +29,8 @@ impl SteeringVector {
         ]);
         let vector = self.vector.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.contiguous()?;
         let failed = |error: String| LensError::BadInput(format!("{}: {error}", path.display()));
-        let bytes =
-            safetensors::serialize([(KEY, &vector)], Some(metadata)).map_err(|error| failed(error.to_string()))?;
+        let bytes = safetensors::serialize([(KEY, &vector)], Some(metadata))
+            .map_err(|error| failed(error.to_string()))?;
         disk::atomic_write(path, |file| file.write_all(&bytes)).map_err(|error| failed(error.to_string()))
     }
 
@@ -47,11 +47,13 @@ impl SteeringVector {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(broken)?;
         let metadata = header.metadata().clone().unwrap_or_default();
         let told = |key: &str| {
-            let lacking = || bad(format!("its metadata does not say `{key}`: it was not written as a steering vector"));
+            let lacking =
+                || bad(format!("its metadata does not say `{key}`: it was not written as a steering vector"));
             metadata.get(key).map(String::as_str).ok_or_else(lacking)
         };
         let count = |key: &str| told(key)?.parse().map_err(|_| bad(format!("its `{key}` is no number")));
-        let mut tensors = candle_core::safetensors::load_buffer(&bytes, device).map_err(|error| bad(error.to_string()))?;
+        let mut tensors =
+            candle_core::safetensors::load_buffer(&bytes, device).map_err(|error| bad(error.to_string()))?;
         let vector = tensors.remove(KEY).ok_or_else(|| bad(format!("holds no tensor `{KEY}`")))?;
         if !vector.dtype().is_float() {
             return Err(bad(format!("its `{KEY}` is of type {:?}, not of floating point", vector.dtype())));

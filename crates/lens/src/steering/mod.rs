@@ -94,7 +94,8 @@ impl LanguageModel {
     ) -> Result<(SteeringVector, Report), LensError> {
         let point = self.one_point(&options.point)?;
         let mut report = Report::default();
-        let mut mean = |prompts: &[Vec<u32>], which: &str| self.mean_of(prompts, which, &point, options, &mut report);
+        let mut mean =
+            |prompts: &[Vec<u32>], which: &str| self.mean_of(prompts, which, &point, options, &mut report);
         let difference = (mean(positive, "positive")? - mean(negative, "negative")?)?;
         let vector = match options.normalise {
             false => difference,
@@ -125,12 +126,17 @@ impl LanguageModel {
         let found = select.resolve(table, Site::Forward)?;
         let [one] = &found[..] else {
             let names: Vec<&str> = found.iter().take(3).map(|one| &*one.name).collect();
-            let problem = format!("`{select}` chooses {} points ({}, ...): a vector is for one", found.len(), names.join(", "));
+            let problem = format!(
+                "`{select}` chooses {} points ({}, ...): a vector is for one",
+                found.len(),
+                names.join(", ")
+            );
             return Err(LensError::BadInput(problem));
         };
         let point = table.point(one.point);
         if !point.axes.starts_with("batch pos ") {
-            let problem = format!("`{}` has the axes `{}`: a vector needs `batch pos ...`", point.name, point.axes);
+            let problem =
+                format!("`{}` has the axes `{}`: a vector needs `batch pos ...`", point.name, point.axes);
             return Err(LensError::BadInput(problem));
         }
         Ok(point.name.clone())
@@ -147,9 +153,8 @@ impl LanguageModel {
     ) -> Result<Tensor, LensError> {
         let mut sum: Option<Tensor> = None;
         for (number, ids) in prompts.iter().enumerate() {
-            if ids.is_empty() {
-                return Err(LensError::BadInput(format!("{which} prompt {number} has no tokens")));
-            }
+            self.check_tokens(ids)
+                .map_err(|error| LensError::BadInput(format!("{which} prompt {number}: {error}")))?;
             let (_, cache, done) = self.run_with_cache(&self.batch_of(ids)?, &CacheOptions::points(point))?;
             report.add(done);
             let kept = cache.get(point)?.to_dtype(DType::F64)?.squeeze(0)?;

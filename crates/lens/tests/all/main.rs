@@ -2,9 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attribution;
 mod caches;
 mod generation;
 mod inference;
 mod layers;
+mod patching_bits;
+mod patching_reference;
+mod steering;
 mod support;
 mod threads;
