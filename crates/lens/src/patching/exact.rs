@@ -34,7 +34,7 @@ impl LanguageModel {
             // Somebody else's hook may well be for one sequence.
             false => 1,
         };
-        let mut cells = Cells { lab, source, base, batch_size, exact_batches: BTreeMap::new() };
+        let mut cells = Cells { lab, source, base, batch_size, exact_batches: BTreeMap::new(), largest_batch: 1 };
         let (total, mut values) = (plan.cells(), Vec::with_capacity(plan.cells()));
         for (point, parts) in plan.points.iter().zip(&plan.parts) {
             cells.measure(point, parts, &mut values, &mut |done| on_cell(done, total))?;
@@ -44,7 +44,8 @@ impl LanguageModel {
         let metrics = (cells.source.metric, cells.base.metric);
         let costs = (cells.lab.block_evaluations, naive);
         let frame = Plan::into_frame(plan, Method::Exact);
-        Ok((PatchingGrid::new(frame, contrast, metrics, &values, costs), cells.lab.report))
+        let grid = PatchingGrid::new(frame, contrast, metrics, &values, costs);
+        Ok((PatchingGrid { largest_batch: cells.largest_batch, ..grid }, cells.lab.report))
     }
 }
 
@@ -56,6 +57,7 @@ struct Cells<'a> {
     batch_size: usize,
     /// Sizes of batches that were tried, and whether each sequence had the bits it has alone.
     exact_batches: BTreeMap<usize, bool>,
+    largest_batch: usize,
 }
 
 impl Cells<'_> {
@@ -78,6 +80,7 @@ impl Cells<'_> {
             for cells in cells.chunks(size) {
                 let batch: Vec<Part> = cells.iter().map(|cell| parts[*cell]).collect();
                 let logits = self.patched_logits(point, batch)?;
+                self.largest_batch = self.largest_batch.max(cells.len());
                 for (row, cell) in cells.iter().enumerate() {
                     values[first + cell] = self.lab.metric().measure(&logits.get(row)?)?;
                 }

@@ -45,6 +45,8 @@ pub struct PatchingGrid {
     pub block_evaluations: u64,
     /// How many it would be with a whole run per cell.
     pub naive_block_evaluations: u64,
+    /// How many patched sequences went through the model together at most.
+    pub largest_batch: usize,
 }
 
 /// What a grid has beside its numbers.
@@ -84,6 +86,7 @@ impl PatchingGrid {
             normalised,
             block_evaluations,
             naive_block_evaluations,
+            largest_batch: 1,
         }
     }
 

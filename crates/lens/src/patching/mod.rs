@@ -32,6 +32,7 @@ mod metric;
 mod path;
 mod path_sweep;
 mod places;
+mod rank;
 mod runs;
 mod sweep;
 

@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 
 use candle_core::{DType, Tensor};
 use serde::{Deserialize, Serialize};
-use tenterhook_hooks::{Hook, HookOptions, OnError, Report, hook_fn};
+use tenterhook_hooks::{HookOptions, OnError, Report};
 
 use super::SteeringVector;
+use crate::controllers::{self, Controller, Steer};
 use crate::error::LensError;
 use crate::generate::{GenerateOptions, Sampling};
 use crate::language_model::LanguageModel;
@@ -70,12 +71,8 @@ pub struct SteeringSweep {
 
 impl SteeringVector {
     /// A hook that adds the vector so many times, at every position.
-    pub fn hook(&self, strength: f64) -> Result<impl Hook + use<>, LensError> {
-        let added = (&self.vector * strength)?;
-        Ok(hook_fn::edit(self.point.as_str(), move |_, x, _| {
-            let added = added.to_device(x.device())?.to_dtype(x.dtype())?;
-            Ok(Some(x.broadcast_add(&added)?))
-        }))
+    pub fn hook(&self, strength: f64) -> Controller<Steer> {
+        controllers::steer(self.point.as_str(), self.vector.clone()).strength(strength)
     }
 }
 
@@ -119,7 +116,7 @@ impl LanguageModel {
     ) -> Result<SteeringRow, LensError> {
         let steered = self.branch();
         let hook = HookOptions { on_error: OnError::Abort, ..HookOptions::default() };
-        steered.hooks().register_with(vector.hook(strength)?, hook)?;
+        steered.hooks().register_with(vector.hook(strength), hook)?;
         let (logits, done) = steered.forward(&self.batch_of(prompt)?)?;
         report.add(done);
         let outcome = Outcome::of(&logits, options)?;

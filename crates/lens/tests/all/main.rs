@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod attribution;
+mod cached_controllers;
 mod caches;
+mod controllers;
 mod generation;
 mod inference;
 mod layers;

@@ -163,7 +163,7 @@ fn points_outside_the_blocks_are_swept_too() {
     }
 }
 
-/// A tiny product is summed in another order than a large one, so sequences go together only where that changes nothing. Both must be seen.
+/// A tiny product may be summed in another order than a large one, so sequences go together only where that changes nothing.
 #[test]
 fn sequences_go_together_only_where_no_bit_changes() {
     for (width, heads) in [(8, 2), (64, 4), (96, 3)] {
@@ -178,7 +178,10 @@ fn sequences_go_together_only_where_no_bit_changes() {
             {
                 for batch_size in [1, 4, 64] {
                     let sweep = Sweep { batch_size, ..Sweep::of(sweep).by(By::Position) };
-                    check(&family, &lm, &contrast(11), &sweep, &of_every_block(2, end));
+                    let grid = check(&family, &lm, &contrast(11), &sweep, &of_every_block(2, end));
+                    assert!(grid.largest_batch <= batch_size);
+                    // In a model of any size worth the name they do go together.
+                    assert!(width < 96 || batch_size == 1 || grid.largest_batch > 1, "{width} {batch_size}");
                 }
             }
         }
@@ -271,7 +274,9 @@ fn bad_contrasts_are_refused_with_their_reason() {
     let far = Contrast { metric: LogitMetric::prob(61), ..of(vec![1], vec![2]) };
     assert!(told(far, "z").contains("token 61"));
     assert!(told(of(vec![1], vec![2]), "zz").contains("no point matches"));
-    assert!(told(of(vec![1], vec![2]), "transformer.wte.hook_in").contains("cannot be patched"));
+    let tokens = Sweep::of("transformer.wte.hook_in");
+    let no_gradient = lm.attribution_patching(&of(vec![1], vec![2]), &tokens).unwrap_err().to_string();
+    assert!(no_gradient.contains("transformer.wte.hook_in"), "{no_gradient}");
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_sweep_measures_what_a_hook_does() {
         for row in &sweep.rows {
             // The same by hand, without a cache.
             let steered = lm.branch();
-            steered.hooks().register(vector.hook(row.strength).unwrap()).unwrap();
+            steered.hooks().register(vector.hook(row.strength)).unwrap();
             let (logits, _) = steered.forward(&lm.batch_of(&prompt).unwrap()).unwrap();
             let value: f32 = metric.of(&logits.get(0).unwrap()).unwrap().to_scalar().unwrap();
             assert_eq!(row.metric, Some(value));
