@@ -34,7 +34,8 @@ impl LanguageModel {
             // Somebody else's hook may well be for one sequence.
             false => 1,
         };
-        let mut cells = Cells { lab, source, base, batch_size, exact_batches: BTreeMap::new(), largest_batch: 1 };
+        let mut cells =
+            Cells { lab, source, base, batch_size, exact_batches: BTreeMap::new(), largest_batch: 1 };
         let (total, mut values) = (plan.cells(), Vec::with_capacity(plan.cells()));
         for (point, parts) in plan.points.iter().zip(&plan.parts) {
             cells.measure(point, parts, &mut values, &mut |done| on_cell(done, total))?;

@@ -9,7 +9,9 @@ impl PatchingGrid {
         if self.rows != other.rows || self.columns != other.columns {
             return None;
         }
-        let flat = |grid: &PatchingGrid| grid.values.iter().flatten().map(|value| f64::from(*value)).collect::<Vec<_>>();
+        let flat = |grid: &PatchingGrid| {
+            grid.values.iter().flatten().map(|value| f64::from(*value)).collect::<Vec<_>>()
+        };
         correlation(&ranks(&flat(self)), &ranks(&flat(other)))
     }
 }

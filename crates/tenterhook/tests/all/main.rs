@@ -42,6 +42,8 @@ mod non_finite;
 mod one_writer;
 mod options;
 mod parity;
+mod patch_command;
+mod patching_trained;
 mod points;
 mod receiver;
 mod recorder;
@@ -58,6 +60,7 @@ mod secrets;
 #[cfg(debug_assertions)]
 mod signals;
 mod small;
+mod steer_command;
 mod support;
 mod threads;
 mod traces;

@@ -143,9 +143,8 @@ impl PatchArgs {
         let clean = ids("--clean", &self.clean, &self.clean_tokens)?;
         let corrupted = ids("--corrupt", &self.corrupt, &self.corrupt_tokens)?;
         if clean.len() != corrupted.len() {
-            let listed = |ids: &[u32]| {
-                ids.iter().map(|id| shown(&lm.token_label(*id))).collect::<Vec<_>>().join(" ")
-            };
+            let listed =
+                |ids: &[u32]| ids.iter().map(|id| shown(&lm.token_label(*id))).collect::<Vec<_>>().join(" ");
             return Err(CliError::bad_input(format!(
                 "--clean has {} tokens and --corrupt {}: activations can only be patched between prompts of the same length\n  clean:     \
                  {}\n  corrupted: {}",
@@ -168,7 +167,9 @@ impl PatchArgs {
         let metric = match (self.metric, wrong) {
             (None | Some(MetricArg::LogitDiff), Some(wrong)) => LogitMetric::logit_diff(answer, wrong),
             (Some(MetricArg::LogitDiff), None) => {
-                return Err(CliError::bad_input("--metric logit_diff compares with a wrong answer: give --wrong TOKEN"));
+                return Err(CliError::bad_input(
+                    "--metric logit_diff compares with a wrong answer: give --wrong TOKEN",
+                ));
             }
             (Some(MetricArg::Prob), _) => LogitMetric::prob(answer),
             (Some(MetricArg::Logprob) | None, _) => LogitMetric::log_prob(answer),
@@ -180,7 +181,9 @@ impl PatchArgs {
     pub(super) fn metric_name(&self) -> String {
         let answer = shown(&self.answer);
         match (self.metric, &self.wrong) {
-            (None | Some(MetricArg::LogitDiff), Some(wrong)) => format!("logit of {answer} - {}", shown(wrong)),
+            (None | Some(MetricArg::LogitDiff), Some(wrong)) => {
+                format!("logit of {answer} - {}", shown(wrong))
+            }
             (Some(MetricArg::Prob), _) => format!("probability of {answer}"),
             _ => format!("log probability of {answer}"),
         }

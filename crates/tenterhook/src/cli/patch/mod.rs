@@ -7,8 +7,8 @@ use tenterhook_hooks::{HookRegistry, Report, Site};
 use tenterhook_lens::LanguageModel;
 use tenterhook_lens::patching::{Contrast, PatchingGrid, PathOptions, PathPatching, Sweep};
 
-pub(super) use args::PatchArgs;
 use args::MethodArg;
+pub(super) use args::PatchArgs;
 
 use super::Outcome;
 use super::counting::Counting;

@@ -27,7 +27,9 @@ pub(super) fn show(
     let mut parts: Vec<String> = found.grids.iter().map(|grid| table(args, lm, contrast, grid)).collect();
     parts.extend(found.path.iter().map(|path| path_text(args, path)));
     parts.extend(agreements(found).into_iter().map(|(sweep, rank)| {
-        let told = rank.map_or("none: one of them has the same value everywhere".to_string(), |rank| format!("{rank:.3}"));
+        let told = rank.map_or("none: one of them has the same value everywhere".to_string(), |rank| {
+            format!("{rank:.3}")
+        });
         format!("rank correlation of exact and attribution, {sweep}: {told}")
     }));
     if !found.report.hooks.is_empty() {
@@ -77,7 +79,9 @@ fn title(grid: &PatchingGrid) -> String {
 fn scale(args: &PatchArgs, clean: f32, corrupted: f32) -> String {
     let measured = args.metric_name();
     match clean == corrupted {
-        false => format!("0 is the corrupted prompt ({corrupted:.4}), 1 the clean one ({clean:.4}): {measured}"),
+        false => {
+            format!("0 is the corrupted prompt ({corrupted:.4}), 1 the clean one ({clean:.4}): {measured}")
+        }
         true => format!("{measured}, which is {clean:.4} for both prompts"),
     }
 }
@@ -110,7 +114,12 @@ fn table(args: &PatchArgs, lm: &LanguageModel, contrast: &Contrast, grid: &Patch
         std::iter::once(label.clone()).chain(cells).collect()
     };
     let rows: Vec<Vec<String>> = grid.rows.iter().zip(numbers(grid)).map(row).collect();
-    let mut text = format!("{}\n{}\n\n{}", title(grid), scale(args, grid.clean, grid.corrupted), output::table(&head, &rows));
+    let mut text = format!(
+        "{}\n{}\n\n{}",
+        title(grid),
+        scale(args, grid.clean, grid.corrupted),
+        output::table(&head, &rows)
+    );
     if places.start > 0 {
         let (shown, all) = (places.len(), columns.len());
         text += &format!("\n(the last {shown} of {all}; --json and --html have all)");
