@@ -8,6 +8,7 @@ mod caches;
 mod controllers;
 mod generation;
 mod inference;
+mod interventions;
 mod layers;
 mod patching_bits;
 mod patching_reference;
