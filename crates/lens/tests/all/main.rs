@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-mod attribution;
+mod attribution_patching;
 mod cached_controllers;
 mod caches;
 mod controllers;
