@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attribution_patching;
 mod cached_controllers;
 mod caches;
 mod controllers;
@@ -9,5 +10,8 @@ mod generation;
 mod inference;
 mod interventions;
 mod layers;
+mod patching_bits;
+mod patching_reference;
+mod steering;
 mod support;
 mod threads;

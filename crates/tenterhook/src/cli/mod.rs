@@ -3,6 +3,7 @@
 mod capture;
 mod carry_out;
 mod config;
+mod counting;
 mod device;
 mod error;
 mod eval;
@@ -11,10 +12,12 @@ mod hooks;
 mod hooks_file;
 mod model;
 mod output;
+mod patch;
 mod points;
 mod prompt;
 mod runs;
 mod signals;
+mod steer;
 mod train;
 
 use std::ffi::OsString;
@@ -50,6 +53,8 @@ enum Command {
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
     Generate(generate::GenerateArgs),
+    Patch(Box<patch::PatchArgs>),
+    Steer(Box<steer::SteerArgs>),
 }
 
 /// How a command ended when it did not fail.
@@ -101,6 +106,8 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Generate(args) => generate::run(&args, &registry),
+        Command::Patch(args) => patch::run(&args, &registry),
+        Command::Steer(args) => steer::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -78,3 +78,9 @@ pub(super) fn text_ids(
 pub(super) fn one_token(lm: &LanguageModel, option: &str, text: &str) -> Result<u32, CliError> {
     lm.to_single_token(text).map_err(|error| CliError::bad_input(format!("{option}: {error}")))
 }
+
+/// How a token is printed: in quotes, so that spaces show, or as its id.
+pub(super) fn shown(token: &str) -> String {
+    let is_id = token.strip_prefix('#').is_some_and(|id| id.parse::<u32>().is_ok());
+    if is_id { token.to_string() } else { format!("{token:?}") }
+}

@@ -45,6 +45,8 @@ mod non_finite;
 mod one_writer;
 mod options;
 mod parity;
+mod patch_command;
+mod patching_trained;
 mod points;
 mod receiver;
 mod recorder;
@@ -61,6 +63,7 @@ mod secrets;
 #[cfg(debug_assertions)]
 mod signals;
 mod small;
+mod steer_command;
 mod support;
 mod threads;
 mod traces;
