@@ -2,9 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod attention;
+mod attribution;
 mod caches;
+mod circuits;
+mod decomposition;
 mod generation;
+mod head_scores;
 mod inference;
 mod layers;
+mod logit_lens;
 mod support;
 mod threads;
+mod tokens;

@@ -26,7 +26,7 @@ use crate::files::{ModelFiles, named_tensors, save_model, with_dtype};
 use crate::next_token::next_token_loss;
 use block::Block;
 pub use cache::KvCache;
-pub use head_weights::HeadWeights;
+pub use head_weights::{HeadWeights, NormWeights};
 use names::Names;
 pub use padding::LeftPadding;
 
