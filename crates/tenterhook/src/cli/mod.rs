@@ -1,15 +1,19 @@
 //! The command line.
 
+mod attribute;
 mod capture;
 mod carry_out;
 mod config;
 mod device;
 mod error;
 mod eval;
+mod heads;
 mod hooks;
+mod lens;
 mod model;
 mod output;
 mod points;
+mod progress;
 mod prompt;
 mod runs;
 mod signals;
@@ -47,6 +51,9 @@ enum Command {
     Config(config::ConfigArgs),
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
+    Lens(lens::LensArgs),
+    Attribute(attribute::AttributeArgs),
+    Heads(heads::HeadsArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -97,6 +104,9 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Lens(args) => lens::run(&args),
+        Command::Attribute(args) => attribute::run(&args),
+        Command::Heads(args) => heads::run(&args),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,
