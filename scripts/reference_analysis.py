@@ -6,7 +6,8 @@ committed reference model, in `crates/lens/tests/data/analysis/<family>.safetens
 
     ids, repeated_ids          the text; a text in which every token comes twice
     lens.logits                [point, pos, vocab]: accumulated_resid through the final norm and the unembedding
-    layers, heads, neurons     decompose_resid, stack_head_results, stack_neuron_results (the latter at NEURON_PLACES)
+    layers, heads, neurons     decompose_resid, stack_head_results, stack_neuron_results (the latter at NEURON_PLACES); for
+                               Gemma 2 behind the norm through which heads and neurons write
     attribution.<by>           direct logit attribution of ANSWER - WRONG at the last token
     attribution.constant, attribution.logit
     qk.singular, ov.singular   [layer, head, d_head]
@@ -64,17 +65,31 @@ def unembedding(model) -> Tensor:
     return model.get_output_embeddings().weight.T
 
 
+def units(cache, model, kind: str) -> Tensor:
+    """What every head or neuron adds to the stream. TransformerLens shows Gemma 2's before the norm through which they write: its divisor
+    is what it was, its gain is stored minus one."""
+    stack = cache.stack_head_results() if kind == "heads" else cache.stack_neuron_results(-1)
+    if model.config.model_type != "gemma2":
+        return stack
+    name, module = ("ln1_post", "post_attention_layernorm") if kind == "heads" else ("ln2_post", "post_feedforward_layernorm")
+    layers = stack.reshape(model.config.num_hidden_layers, -1, *stack.shape[1:])
+    written = [
+        part / cache[f"blocks.{i}.{name}.hook_scale"] * (1 + getattr(model.base_model.layers[i], module).weight)
+        for i, part in enumerate(layers)
+    ]
+    return torch.cat(written)
+
+
 def decomposed(cache, model) -> Tensors:
     """Every stack must be the stream, or what was added to it, before it is written."""
     layers = cache.decompose_resid()[:, 0]
     last = cache["resid_post", model.config.num_hidden_layers - 1][0]
     require(agree(layers.sum(0), last, TOLERANCE), "the layers are not the stream")
-    found = {"layers": layers}
-    if model.config.model_type == "gemma2":
-        return found  # TransformerLens shows heads and neurons before the norm through which they write
-    found["heads"] = cache.stack_head_results()[:, 0]
-    found["neurons"] = cache.stack_neuron_results(-1)[:, 0, NEURON_PLACES]
-    return found
+    return {
+        "layers": layers,
+        "heads": units(cache, model, "heads")[:, 0],
+        "neurons": units(cache, model, "neurons")[:, 0, NEURON_PLACES],
+    }
 
 
 def attributed(cache, model, logits: Tensor) -> Tensors:
@@ -90,9 +105,8 @@ def attributed(cache, model, logits: Tensor) -> Tensors:
     total = found["attribution.layer"].sum() + constant
     if soft_cap(model, torch.ones(1)) == 1:
         require(agree(total, logits[0, -1, ANSWER] - logits[0, -1, WRONG], 10 * TOLERANCE), "the parts are not the logits")
-    if model.config.model_type != "gemma2":
-        found["attribution.head"] = given(cache.stack_head_results())
-        found["attribution.neuron"] = given(cache.stack_neuron_results(-1))
+    found["attribution.head"] = given(units(cache, model, "heads"))
+    found["attribution.neuron"] = given(units(cache, model, "neurons"))
     return found | {"attribution.constant": constant, "attribution.logit": total}
 
 

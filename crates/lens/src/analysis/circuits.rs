@@ -1,12 +1,11 @@
 //! What heads compute, read from their weights alone.
 
-use candle_core::{DType, Tensor};
-use nalgebra::DMatrix;
+use candle_core::{DType, Device, Tensor};
+use rayon::prelude::*;
 use serde::Serialize;
 use tenterhook_models::config::Positions;
 
-use super::low_rank::{LowRank, eigenvalues};
-use super::matrix;
+use super::low_rank::{LowRank, Svd};
 use super::tokens::TokenScore;
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
@@ -96,21 +95,32 @@ impl LanguageModel {
     pub fn head_circuits(&self, options: &CircuitOptions) -> Result<HeadCircuits, LensError> {
         let blocks = self.chosen_blocks(options.blocks.as_deref())?;
         let chosen = self.chosen_heads(options.heads.as_deref())?;
-        let embedding = self.model().embedding_weights().to_dtype(DType::F32)?;
-        let unembedding = self.model().unembedding_weights()?.to_dtype(DType::F32)?.contiguous()?;
-        let around = matrix(&unembedding.matmul(&embedding)?)?;
-        let views = Views { embedding, unembedding: unembedding.t()?.contiguous()? };
+        let on_cpu = |weights: &Tensor| weights.to_device(&Device::Cpu)?.to_dtype(DType::F32)?.contiguous();
+        let embedding = on_cpu(&self.model().embedding_weights())?;
+        let unembedding = on_cpu(&self.model().unembedding_weights()?)?;
+        let around = unembedding.matmul(&embedding)?.to_dtype(DType::F64)?;
+        let unembedding = unembedding.t()?.contiguous()?;
         let mut heads = Vec::new();
         for block in blocks {
-            for head in &chosen {
-                let (qk, ov) = (self.qk_circuit(block, *head)?, self.ov_circuit(block, *head)?);
-                heads.push(HeadCircuit {
-                    block,
-                    head: *head,
-                    qk: self.circuit(&qk, &views.embedding, &views.embedding, options)?,
-                    ov: self.circuit(&ov, &views.embedding, &views.unembedding, options)?,
-                    copying: self.copying_score(block, *head, &around)?,
-                });
+            let analysed = chosen.par_iter().map(|head| Analysed::new(self, block, *head, &around));
+            let analysed: Vec<Analysed> = analysed.collect::<Result<_, _>>()?;
+            // The directions of all heads go through the vocabulary at once.
+            let shown = |svd: &Svd| options.directions.min(svd.singular_values.len());
+            let sides = |head: &Analysed| {
+                let (qk, ov) = (&head.qk, &head.ov);
+                [&qk.left[..shown(qk)], &qk.right[..shown(qk)], &ov.left[..shown(ov)]].concat()
+            };
+            let read: Vec<Vec<f64>> = analysed.iter().flat_map(sides).collect();
+            let written: Vec<Vec<f64>> =
+                analysed.iter().flat_map(|head| head.ov.right[..shown(&head.ov)].to_vec()).collect();
+            let mut read = self.nearest_tokens(&embedding, &read, options.top)?.into_iter();
+            let mut written = self.nearest_tokens(&unembedding, &written, options.top)?.into_iter();
+            for Analysed { head, qk, ov, copying } in analysed {
+                let mut next = |count: usize| read.by_ref().take(count).collect::<Vec<_>>();
+                let (asks, asked) = (next(shown(&qk)), next(shown(&qk)));
+                let (moved, to) = (next(shown(&ov)), written.by_ref().take(shown(&ov)).collect());
+                let (qk, ov) = (Circuit::new(qk, asks, asked), Circuit::new(ov, moved, to));
+                heads.push(HeadCircuit { block, head, qk, ov, copying });
             }
         }
         Ok(HeadCircuits { heads, notes: self.circuit_notes() })
@@ -133,35 +143,20 @@ impl LanguageModel {
         notes.into_iter().map(str::to_string).collect()
     }
 
-    fn circuit(
+    /// The tokens with the most of every direction.
+    fn nearest_tokens(
         &self,
-        product: &LowRank,
-        from: &Tensor,
-        to: &Tensor,
-        options: &CircuitOptions,
-    ) -> Result<Circuit, LensError> {
-        let svd = product.svd();
-        let shown = options.directions.min(svd.singular_values.len());
-        let (from, to) = (scores(from, &svd.left[..shown])?, scores(to, &svd.right[..shown])?);
-        let direction = |i: usize| Direction {
-            singular_value: svd.singular_values[i],
-            from: self.top_tokens(&from[i], options.top),
-            to: self.top_tokens(&to[i], options.top),
-        };
-        Ok(Circuit {
-            norm: product.norm(),
-            directions: (0..shown).map(direction).collect(),
-            singular_values: svd.singular_values,
-        })
-    }
-
-    /// `around` is `W_U W_E`: the eigenvalues of the tokens' matrix `W_E W_V W_O W_U` are those of the small `W_O W_U W_E W_V`.
-    fn copying_score(&self, block: usize, head: usize, around: &DMatrix<f64>) -> Result<f64, LensError> {
-        let weights = self.model().head_weights(block, head)?;
-        let found = eigenvalues(matrix(&weights.o)? * around * matrix(&weights.v)?);
-        let size: f64 = found.iter().map(|(re, im)| re.hypot(*im)).sum();
-        let sum: f64 = found.iter().map(|(re, _)| re).sum();
-        Ok(if size > 0.0 { sum / size } else { 0.0 })
+        vectors: &Tensor,
+        directions: &[Vec<f64>],
+        top: usize,
+    ) -> Result<Vec<Vec<TokenScore>>, LensError> {
+        if directions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let flat: Vec<f32> = directions.iter().flatten().map(|x| *x as f32).collect();
+        let directions = Tensor::from_vec(flat, (directions.len(), vectors.dim(1)?), vectors.device())?;
+        let scores: Vec<Vec<f32>> = directions.matmul(&vectors.t()?)?.to_vec2()?;
+        Ok(scores.iter().map(|scores| self.top_tokens(scores, top)).collect())
     }
 
     fn check_head(&self, block: usize, head: usize) -> Result<(), LensError> {
@@ -170,19 +165,38 @@ impl LanguageModel {
     }
 }
 
-/// A vector per token, `[vocab, d_model]`, as it comes in and as its logit is read off.
-struct Views {
-    embedding: Tensor,
-    unembedding: Tensor,
+/// One head, taken apart.
+struct Analysed {
+    head: usize,
+    qk: Svd,
+    ov: Svd,
+    copying: f64,
 }
 
-/// How much of every direction each token has: `[direction][vocab]`.
-fn scores(tokens: &Tensor, directions: &[Vec<f64>]) -> Result<Vec<Vec<f32>>, LensError> {
-    if directions.is_empty() {
-        return Ok(Vec::new());
+impl Analysed {
+    /// `around` is `W_U W_E`. The eigenvalues of the tokens' matrix `W_E W_V W_O W_U` that differ from zero are those of `W_U W_E W_V W_O`, which
+    /// is only as large as the stream is wide.
+    fn new(lm: &LanguageModel, block: usize, head: usize, around: &Tensor) -> Result<Self, LensError> {
+        let weights = lm.model().head_weights(block, head)?;
+        let moved = around.matmul(&weights.v.to_device(&Device::Cpu)?.to_dtype(DType::F64)?)?;
+        let eigenvalues = LowRank::new(&moved, &weights.o)?.eigenvalues();
+        let size: f64 = eigenvalues.iter().map(|(re, im)| re.hypot(*im)).sum();
+        let sum: f64 = eigenvalues.iter().map(|(re, _)| re).sum();
+        Ok(Self {
+            head,
+            qk: lm.qk_circuit(block, head)?.svd(),
+            ov: lm.ov_circuit(block, head)?.svd(),
+            copying: if size > 0.0 { sum / size } else { 0.0 },
+        })
     }
-    let width = tokens.dim(1)?;
-    let flat: Vec<f32> = directions.iter().flatten().map(|x| *x as f32).collect();
-    let directions = Tensor::from_vec(flat, (directions.len(), width), tokens.device())?;
-    Ok(directions.matmul(&tokens.t()?)?.to_vec2()?)
+}
+
+impl Circuit {
+    fn new(svd: Svd, from: Vec<Vec<TokenScore>>, to: Vec<Vec<TokenScore>>) -> Self {
+        let directions = svd.singular_values.iter().zip(from.into_iter().zip(to));
+        let directions =
+            directions.map(|(value, (from, to))| Direction { singular_value: *value, from, to }).collect();
+        let norm = svd.singular_values.iter().map(|value| value * value).sum::<f64>().sqrt();
+        Self { norm, singular_values: svd.singular_values, directions }
+    }
 }

@@ -50,6 +50,9 @@ pub use logit_lens::{Guess, LensCell, LensRow, LogitLens, LogitLensOptions, Targ
 pub use low_rank::{LowRank, Svd};
 pub use tokens::{Token, TokenScore};
 
+use candle_core::{DType, Device, Tensor};
+use nalgebra::DMatrix;
+
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
 
@@ -91,13 +94,15 @@ fn chosen(what: &str, numbers: Option<&[usize]>, count: usize) -> Result<Vec<usi
 }
 
 /// The matrix of a tensor `[rows, columns]`, in double precision.
-fn matrix(x: &candle_core::Tensor) -> Result<nalgebra::DMatrix<f64>, LensError> {
+fn matrix(x: &Tensor) -> Result<DMatrix<f64>, LensError> {
     let (rows, columns) = x.dims2()?;
-    let values: Vec<f64> = x.to_dtype(candle_core::DType::F64)?.flatten_all()?.to_vec1()?;
-    Ok(nalgebra::DMatrix::from_row_slice(rows, columns, &values))
+    // Not every device has double precision.
+    let values = x.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+    let values: Vec<f64> = values.flatten_all()?.to_vec1()?;
+    Ok(DMatrix::from_row_slice(rows, columns, &values))
 }
 
 /// A vector as numbers.
-fn numbers(x: &candle_core::Tensor) -> Result<Vec<f32>, LensError> {
-    Ok(x.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
+fn numbers(x: &Tensor) -> Result<Vec<f32>, LensError> {
+    Ok(x.to_dtype(DType::F32)?.flatten_all()?.to_vec1()?)
 }

@@ -28,10 +28,8 @@ fn parts_equal_transformer_lens() {
         close("attribution.layer", &only(&layers, &[Embed, PosEmbed, Attention, Mlp]));
         close("attribution.constant", &[layers.constant]);
         close("attribution.logit", &[layers.logit]);
-        if reference.has("attribution.head") {
-            close("attribution.head", &only(&explain(By::Head), &[Head]));
-            close("attribution.neuron", &only(&explain(By::Neuron), &[Neuron]));
-        }
+        close("attribution.head", &only(&explain(By::Head), &[Head]));
+        close("attribution.neuron", &only(&explain(By::Neuron), &[Neuron]));
     }
 }
 

@@ -16,10 +16,6 @@ fn singular_values_and_copying_scores_equal_transformer_lens() {
         close("qk.singular", &of(&|head| head.qk.singular_values.clone()));
         close("ov.singular", &of(&|head| head.ov.singular_values.clone()));
         close("ov.copying", &of(&|head| vec![head.copying]));
-        assert!(found.heads.iter().all(|head| {
-            let norm = head.ov.singular_values.iter().map(|s| s * s).sum::<f64>().sqrt();
-            (norm - head.ov.norm).abs() < 1e-6
-        }));
         let rotates = found.notes.iter().any(|note| note.contains("rotation"));
         assert_eq!(rotates, family != "gpt2", "what is left out is said");
     }

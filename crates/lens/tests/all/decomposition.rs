@@ -27,12 +27,10 @@ fn parts_equal_transformer_lens() {
             lm.decompose_resid(&ids, &options).unwrap()
         };
         assert_close(family, &take(By::Layer, None).stack, reference.get("layers"), 1e-4);
-        if reference.has("heads") {
-            let heads = take(By::Head, None);
-            assert_close(family, &only(&heads, ComponentKind::Head), reference.get("heads"), 1e-4);
-            let neurons = take(By::Neuron, Some(vec![3, -1]));
-            assert_close(family, &only(&neurons, ComponentKind::Neuron), reference.get("neurons"), 1e-4);
-        }
+        let heads = take(By::Head, None);
+        assert_close(family, &only(&heads, ComponentKind::Head), reference.get("heads"), 1e-4);
+        let neurons = take(By::Neuron, Some(vec![3, -1]));
+        assert_close(family, &only(&neurons, ComponentKind::Neuron), reference.get("neurons"), 1e-4);
     }
 }
 

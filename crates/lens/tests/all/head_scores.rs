@@ -1,5 +1,7 @@
 //! Head detectors equal TransformerLens', on repeated tokens and on texts.
 
+use std::slice::from_ref;
+
 use tenterhook_lens::analysis::{HeadKind, HeadScoreOptions};
 
 use crate::support::*;
@@ -33,7 +35,7 @@ fn several_texts_count_by_their_places() {
     let lm = lm("llama");
     let (a, b) = (vec![1, 2, 3, 1, 2], vec![4, 4, 5]);
     let of = |texts: &[Vec<u32>]| lm.head_scores(texts, &[HeadKind::DuplicateToken]).unwrap().kinds.remove(0);
-    let (first, second, both) = (of(&[a.clone()]), of(&[b.clone()]), of(&[a, b]));
+    let (first, second, both) = (of(from_ref(&a)), of(from_ref(&b)), of(&[a.clone(), b.clone()]));
     assert_eq!((first.places, second.places, both.places), (2, 1, 3));
     let want = (2.0 * first.scores[1][2] + second.scores[1][2]) / 3.0;
     assert!((both.scores[1][2] - want).abs() < 1e-9);

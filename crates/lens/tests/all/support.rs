@@ -48,10 +48,6 @@ impl Reference {
         &self.0[name]
     }
 
-    pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
     pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
         self.0[name].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
     }
