@@ -1,5 +1,6 @@
 //! The command line.
 
+mod attribute;
 mod capture;
 mod carry_out;
 mod config;
@@ -8,12 +9,15 @@ mod device;
 mod error;
 mod eval;
 mod generate;
+mod heads;
 mod hooks;
 mod hooks_file;
+mod lens;
 mod model;
 mod output;
 mod patch;
 mod points;
+mod progress;
 mod prompt;
 mod runs;
 mod signals;
@@ -55,6 +59,9 @@ enum Command {
     Generate(generate::GenerateArgs),
     Patch(Box<patch::PatchArgs>),
     Steer(Box<steer::SteerArgs>),
+    Lens(lens::LensArgs),
+    Attribute(attribute::AttributeArgs),
+    Heads(heads::HeadsArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -108,6 +115,9 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Generate(args) => generate::run(&args, &registry),
         Command::Patch(args) => patch::run(&args, &registry),
         Command::Steer(args) => steer::run(&args, &registry),
+        Command::Lens(args) => lens::run(&args),
+        Command::Attribute(args) => attribute::run(&args),
+        Command::Heads(args) => heads::run(&args),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -4,6 +4,7 @@
 
 // Faults exist in debug builds only, and so do the tests that need them.
 mod after_the_end;
+mod attribute_command;
 mod bad_input;
 mod broken_configurations;
 mod capture;
@@ -30,6 +31,7 @@ mod generate_command;
 mod grad_coverage;
 #[cfg(debug_assertions)]
 mod hangs;
+mod heads_command;
 mod here;
 mod hooks_command;
 mod hooks_config;
@@ -39,6 +41,7 @@ mod hostile_files;
 mod hostile_names;
 mod killed;
 mod lab;
+mod lens_command;
 mod loaders;
 mod non_finite;
 #[cfg(debug_assertions)]
@@ -60,6 +63,7 @@ mod runs_commands;
 mod saved_beside;
 mod schema_fuzz;
 mod secrets;
+mod shown;
 #[cfg(debug_assertions)]
 mod signals;
 mod small;
