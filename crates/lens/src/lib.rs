@@ -20,6 +20,7 @@
 
 pub mod analysis;
 mod cache;
+pub mod controllers;
 mod error;
 mod generate;
 mod inference;

@@ -4,12 +4,15 @@
 
 mod attention;
 mod attribution;
+mod cached_controllers;
 mod caches;
 mod circuits;
+mod controllers;
 mod decomposition;
 mod generation;
 mod head_scores;
 mod inference;
+mod interventions;
 mod layers;
 mod logit_lens;
 mod support;

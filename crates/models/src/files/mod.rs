@@ -24,6 +24,7 @@ pub use atomic::check_writable;
 pub(crate) use read::read_bounded;
 pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors};
+pub use tensors::read_tensors;
 pub use weights::FileWeights;
 
 use crate::config::{Dropout, TransformerConfig};

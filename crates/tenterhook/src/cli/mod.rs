@@ -7,8 +7,10 @@ mod config;
 mod device;
 mod error;
 mod eval;
+mod generate;
 mod heads;
 mod hooks;
+mod hooks_file;
 mod lens;
 mod model;
 mod output;
@@ -54,6 +56,7 @@ enum Command {
     Lens(lens::LensArgs),
     Attribute(attribute::AttributeArgs),
     Heads(heads::HeadsArgs),
+    Generate(generate::GenerateArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -104,9 +107,10 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
-        Command::Lens(args) => lens::run(&args),
-        Command::Attribute(args) => attribute::run(&args),
-        Command::Heads(args) => heads::run(&args),
+        Command::Lens(args) => lens::run(&args, &registry),
+        Command::Attribute(args) => attribute::run(&args, &registry),
+        Command::Heads(args) => heads::run(&args, &registry),
+        Command::Generate(args) => generate::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,
@@ -144,7 +148,8 @@ fn start_logging() {
     // Another subscriber may be there already when a test or a user's own main calls us.
     if log.try_init().is_ok() && !is_given {
         let more = move || {
-            let ours = ["hooks", "train", "models", "record"].map(|part| format!("tenterhook_{part}=debug"));
+            let ours = ["hooks", "train", "models", "record", "lens", "sae"]
+                .map(|part| format!("tenterhook_{part}=debug"));
             // It only fails when nobody logs any more.
             let _ = handle.reload(EnvFilter::new(format!("info,tenterhook=debug,{}", ours.join(","))));
         };

@@ -26,6 +26,7 @@ mod forks;
 #[cfg(debug_assertions)]
 mod full_disk;
 mod gathered;
+mod generate_command;
 mod grad_coverage;
 #[cfg(debug_assertions)]
 mod hangs;
@@ -33,6 +34,7 @@ mod heads_command;
 mod here;
 mod hooks_command;
 mod hooks_config;
+mod hooks_file;
 mod hostile_data;
 mod hostile_files;
 mod hostile_names;
