@@ -26,6 +26,8 @@ mod generate;
 mod inference;
 mod language_model;
 mod layers;
+pub mod patching;
+pub mod steering;
 mod tokens;
 
 pub use cache::{ActivationCache, CacheOptions};

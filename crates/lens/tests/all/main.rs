@@ -4,6 +4,7 @@
 
 mod attention;
 mod attribution;
+mod attribution_patching;
 mod cached_controllers;
 mod caches;
 mod circuits;
@@ -15,6 +16,9 @@ mod inference;
 mod interventions;
 mod layers;
 mod logit_lens;
+mod patching_bits;
+mod patching_reference;
+mod steering;
 mod support;
 mod threads;
 mod tokens;

@@ -4,6 +4,7 @@ mod attribute;
 mod capture;
 mod carry_out;
 mod config;
+mod counting;
 mod device;
 mod error;
 mod eval;
@@ -14,11 +15,13 @@ mod hooks_file;
 mod lens;
 mod model;
 mod output;
+mod patch;
 mod points;
 mod progress;
 mod prompt;
 mod runs;
 mod signals;
+mod steer;
 mod train;
 
 use std::ffi::OsString;
@@ -53,10 +56,12 @@ enum Command {
     Config(config::ConfigArgs),
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
+    Generate(generate::GenerateArgs),
+    Patch(Box<patch::PatchArgs>),
+    Steer(Box<steer::SteerArgs>),
     Lens(lens::LensArgs),
     Attribute(attribute::AttributeArgs),
     Heads(heads::HeadsArgs),
-    Generate(generate::GenerateArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -107,10 +112,12 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Generate(args) => generate::run(&args, &registry),
+        Command::Patch(args) => patch::run(&args, &registry),
+        Command::Steer(args) => steer::run(&args, &registry),
         Command::Lens(args) => lens::run(&args, &registry),
         Command::Attribute(args) => attribute::run(&args, &registry),
         Command::Heads(args) => heads::run(&args, &registry),
-        Command::Generate(args) => generate::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -18,6 +18,7 @@ mod durability;
 mod endings;
 mod endurance;
 mod event_order;
+mod example_files;
 mod failing_hooks;
 #[cfg(debug_assertions)]
 mod faulty_disk;
@@ -47,6 +48,8 @@ mod non_finite;
 mod one_writer;
 mod options;
 mod parity;
+mod patch_command;
+mod patching_trained;
 mod points;
 mod receiver;
 mod recorder;
@@ -64,6 +67,7 @@ mod shown;
 #[cfg(debug_assertions)]
 mod signals;
 mod small;
+mod steer_command;
 mod support;
 mod threads;
 mod traces;
