@@ -21,6 +21,7 @@
 pub mod analysis;
 mod cache;
 pub mod controllers;
+mod detectors;
 mod error;
 mod generate;
 mod inference;
@@ -31,6 +32,7 @@ pub mod steering;
 mod tokens;
 
 pub use cache::{ActivationCache, CacheOptions};
+pub use detectors::LayerActivationDetector;
 pub use error::LensError;
 pub use generate::{GenerateOptions, Generation, NewToken, Sampling};
 pub use inference::{Inference, InferenceOptions, PaddingSide};
