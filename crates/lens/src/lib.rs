@@ -29,6 +29,7 @@ mod language_model;
 mod layers;
 pub mod patching;
 pub mod steering;
+pub mod store;
 mod tokens;
 
 pub use cache::{ActivationCache, CacheOptions};
@@ -38,3 +39,7 @@ pub use generate::{GenerateOptions, Generation, NewToken, Sampling};
 pub use inference::{Inference, InferenceOptions, PaddingSide};
 pub use language_model::LanguageModel;
 pub use layers::{LayerInfo, Layers};
+pub use store::{
+    CaptureToOptions, Captured, LocalStore, LongTexts, RowBatch, ShuffleOptions, StoreCapture, StoreError,
+    StoreOptions, StoreReader, StoreSummary, StoreWriter,
+};

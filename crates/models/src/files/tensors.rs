@@ -144,6 +144,22 @@ impl TensorFiles {
     }
 }
 
+/// The shards that an index names, each of which is a plain name of a file beside it.
+pub(crate) fn shards_of(index_path: &Path) -> Result<BTreeSet<String>, ModelError> {
+    let Index { weight_map } = read_json(index_path, LARGEST_INDEX)?;
+    let shards: BTreeSet<String> = weight_map.into_values().collect();
+    match shards.iter().find(|shard| beside(index_path, shard).is_none()) {
+        Some(bad) => Err(ModelError::damaged(
+            index_path,
+            format!("shard {} is not the name of a safetensors file", shown(bad)),
+        )),
+        None if shards.is_empty() || shards.len() > MOST_SHARDS => {
+            Err(ModelError::damaged(index_path, format!("names {} shards", shards.len())))
+        }
+        None => Ok(shards),
+    }
+}
+
 /// The tensors of a safetensors file that hold real numbers, by name, as f32.
 pub fn read_tensors(path: &Path) -> Result<Vec<(String, Tensor)>, ModelError> {
     let files = TensorFiles::single(path)?;
