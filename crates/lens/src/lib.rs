@@ -18,17 +18,22 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod analysis;
 mod cache;
 pub mod controllers;
+mod detectors;
 mod error;
 mod generate;
 mod inference;
 mod language_model;
 mod layers;
+pub mod patching;
+pub mod steering;
 pub mod store;
 mod tokens;
 
 pub use cache::{ActivationCache, CacheOptions};
+pub use detectors::LayerActivationDetector;
 pub use error::LensError;
 pub use generate::{GenerateOptions, Generation, NewToken, Sampling};
 pub use inference::{Inference, InferenceOptions, PaddingSide};

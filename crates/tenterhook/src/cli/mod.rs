@@ -1,20 +1,27 @@
 //! The command line.
 
+mod attribute;
 mod capture;
 mod carry_out;
 mod config;
+mod counting;
 mod device;
 mod error;
 mod eval;
 mod generate;
+mod heads;
 mod hooks;
 mod hooks_file;
+mod lens;
 mod model;
 mod output;
+mod patch;
 mod points;
+mod progress;
 mod prompt;
 mod runs;
 mod signals;
+mod steer;
 mod train;
 
 use std::ffi::OsString;
@@ -50,6 +57,11 @@ enum Command {
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
     Generate(generate::GenerateArgs),
+    Patch(Box<patch::PatchArgs>),
+    Steer(Box<steer::SteerArgs>),
+    Lens(lens::LensArgs),
+    Attribute(attribute::AttributeArgs),
+    Heads(heads::HeadsArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -101,6 +113,11 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args, &registry),
         Command::Generate(args) => generate::run(&args, &registry),
+        Command::Patch(args) => patch::run(&args, &registry),
+        Command::Steer(args) => steer::run(&args, &registry),
+        Command::Lens(args) => lens::run(&args, &registry),
+        Command::Attribute(args) => attribute::run(&args, &registry),
+        Command::Heads(args) => heads::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -2,6 +2,7 @@
 
 mod cases;
 mod common;
+mod controllers;
 mod kinds;
 mod logs;
 mod scene;
@@ -19,7 +20,15 @@ use cases::Case;
 
 /// All cases: those of the options that every hook has begin with `common.`.
 fn all_cases() -> Vec<Case> {
-    [common::cases(), logs::cases(), steering::cases(), watching::cases(), webhook::cases()].concat()
+    [
+        common::cases(),
+        controllers::cases(),
+        logs::cases(),
+        steering::cases(),
+        watching::cases(),
+        webhook::cases(),
+    ]
+    .concat()
 }
 
 /// Every option by the name that cases have.
