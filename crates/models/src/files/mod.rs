@@ -22,6 +22,7 @@ use serde_json::Value;
 
 pub use atomic::check_writable;
 pub(crate) use read::read_bounded;
+pub use read::read_json_file;
 pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors};
 pub use weights::FileWeights;
