@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::rows::Rows;
+
 /// Where in a run a pass happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
@@ -26,6 +28,8 @@ pub enum Mode {
     /// Dropout is off.
     #[default]
     Eval,
+    /// The same inside a training run, on data that is not trained on.
+    Validate,
     /// The prompt of a generation, all positions at once.
     Prefill,
     /// One further token of a generation.
@@ -55,6 +59,10 @@ pub struct PassSetup {
     pub gradients: Gradients,
     /// The absolute position of the first token, when earlier ones are in a cache.
     pub first_position: usize,
+    /// Whether keys and values of this pass are kept for later ones.
+    pub keeps_cache: bool,
+    /// Where the tokens of each sequence stand, when some of the batch is padding.
+    pub rows: Option<Arc<Rows>>,
     /// The seed of all randomness in the pass.
     pub seed: u64,
     /// What layers of other crates need to find in the pass, one value per type.

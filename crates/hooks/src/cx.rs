@@ -16,6 +16,7 @@ use crate::point::PointTable;
 use crate::random::Stream;
 use crate::receipt::{Control, Receipt};
 use crate::request::Request;
+use crate::rows::Rows;
 use crate::state_store::StateStore;
 use crate::states::{CapturedState, Retention};
 use crate::sync::lock;
@@ -81,6 +82,16 @@ impl Cx<'_> {
         self.facts.setup.first_position
     }
 
+    /// Whether keys and values of this pass are kept for later ones: what is edited at earlier tokens now stays edited.
+    pub fn keeps_cache(&self) -> bool {
+        self.facts.setup.keeps_cache
+    }
+
+    /// Where the tokens of each sequence stand, when some of the batch is padding.
+    pub fn rows(&self) -> Option<&Rows> {
+        self.facts.setup.rows.as_deref()
+    }
+
     /// This hook's id.
     pub fn hook_id(&self) -> &str {
         self.hook_id
@@ -106,11 +117,16 @@ impl Cx<'_> {
         &self.facts.board
     }
 
+    /// Random values of this hook's own, the same in every step.
+    pub fn random_of_hook(&self) -> Stream {
+        hook_stream(self.facts.setup.seed, self.hook_id)
+    }
+
     /// Random values of this hook's own, for this step and micro-batch: no other hook and no layer draws from them. A hook
     /// that draws at several points takes `.named(at.name())` of it, or draws the same at all of them.
     pub fn random(&self) -> Stream {
         let Clock { step, micro_batch, .. } = self.facts.setup.clock;
-        hook_stream(self.facts.setup.seed, self.hook_id).at(step).at(micro_batch)
+        self.random_of_hook().at(step).at(micro_batch)
     }
 
     /// Publishes a metric.

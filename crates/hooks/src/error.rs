@@ -58,6 +58,14 @@ pub enum AttachError {
     /// A gradient was asked for where there is none.
     #[error("there is no gradient at `{0}`")]
     NoGradient(String),
+    /// A hook cannot work at a point that it asked for.
+    #[error("hook kind `{kind}`: {problem}")]
+    Unfit {
+        /// The kind.
+        kind: String,
+        /// Why not.
+        problem: String,
+    },
     /// Controllers are refused by the manager's configuration.
     #[error("hook `{0}` edits tensors, and `enable_intervention` is false")]
     InterventionRefused(String),

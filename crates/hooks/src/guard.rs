@@ -12,6 +12,7 @@ use crate::cx::{Cx, Facts};
 use crate::error::{BoxError, HookError, HookResult, PanicMessage};
 use crate::hook::{At, Hook};
 use crate::options::OnError;
+use crate::part::Refused;
 use crate::receipt::{Control, Receipt};
 use crate::slot::{Slot, thread_tag};
 use crate::sync::lock;
@@ -50,7 +51,7 @@ pub(crate) fn edit(slot: &Slot, facts: &Facts, at: &At, x: &Tensor) -> Result<Op
     let check = |edited: &Option<Tensor>| {
         let mut receipt = ONCE;
         if let Some(y) = edited {
-            receipt.add(&check_replacement(slot, x, y)?);
+            receipt.add(&check_replacement(slot, x, y, at.point().masked)?);
         }
         Ok(receipt)
     };
@@ -59,7 +60,9 @@ pub(crate) fn edit(slot: &Slot, facts: &Facts, at: &At, x: &Tensor) -> Result<Op
 }
 
 /// Whether a tensor may take another's place.
-pub(crate) fn check_replacement(slot: &Slot, x: &Tensor, y: &Tensor) -> HookResult<Receipt> {
+///
+/// `masked`: minus infinity is a value like any other there.
+pub(crate) fn check_replacement(slot: &Slot, x: &Tensor, y: &Tensor, masked: bool) -> HookResult<Receipt> {
     if y.shape() != x.shape() {
         return Err(format!("returned shape {:?} where {:?} was given", y.dims(), x.dims()).into());
     }
@@ -69,7 +72,7 @@ pub(crate) fn check_replacement(slot: &Slot, x: &Tensor, y: &Tensor) -> HookResu
     if !y.device().same_device(x.device()) {
         return Err("returned a tensor on another device".into());
     }
-    let difference = difference(x, y)?;
+    let difference = difference(x, y, masked)?;
     if difference.broken > 0 && !slot.options.allow_non_finite {
         let count = difference.broken;
         return Err(format!(
@@ -116,8 +119,9 @@ pub(crate) fn call<R>(
         Ok(value)
     });
 
+    let refused = outcome.as_ref().is_err_and(|error| error.is::<Refused>());
     if outcome.is_err() {
-        receipt.errors = 1;
+        receipt.errors = u64::from(!refused);
         receipt.add(&if point.is_some() { ONCE } else { Receipt { events: 1, ..Receipt::NOTHING } });
     }
     receipt.nanoseconds = elapsed.as_nanos() as u64;
@@ -136,7 +140,10 @@ pub(crate) fn call<R>(
             Some(value)
         }
         Err(error) => {
-            failed(slot, facts, point, event, error)?;
+            match refused {
+                true => cx.abort(error.to_string()),
+                false => failed(slot, facts, point, event, error)?,
+            }
             None
         }
     };

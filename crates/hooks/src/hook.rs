@@ -50,6 +50,11 @@ pub trait Hook: Any + Send {
         Vec::new()
     }
 
+    /// Whether it can work at a point that it asked for. Asked once, when the hook is registered; a reason against it is an error.
+    fn fits(&self, _point: &Point) -> HookResult {
+        Ok(())
+    }
+
     /// Looks at a tensor: the value that the model will really use, after all controllers, or its gradient. The tensor is detached.
     fn observe(&mut self, _at: &At, _x: &Tensor, _cx: &mut Cx) -> HookResult {
         Ok(())

@@ -209,7 +209,7 @@ fn check_update(slot: &Slot, before: &NamedGrads, after: &NamedGrads) -> HookRes
         if old.id() == new.id() {
             continue;
         }
-        let changed = guard::check_replacement(slot, old, new)
+        let changed = guard::check_replacement(slot, old, new, false)
             .map_err(|error| format!("gradient of `{name}`: {error}"))?;
         receipt.add(&changed);
     }

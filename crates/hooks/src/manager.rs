@@ -458,6 +458,10 @@ impl HookManager {
                 }
             }
             for found in matches {
+                hook.fits(self.0.table.point(found.point)).map_err(|problem| AttachError::Unfit {
+                    kind: hook.kind().to_string(),
+                    problem: problem.to_string(),
+                })?;
                 if want.access == Access::Edit && !self.0.table.point(found.point).writable {
                     return Err(AttachError::NotWritable(found.name.to_string()));
                 }

@@ -28,6 +28,8 @@ pub struct Point {
     pub differentiable: bool,
     /// Whether minus infinity is how it should be: at masked scores.
     pub masked: bool,
+    /// Whether keys or values that a generation keeps depend on what passes here.
+    pub feeds_cache: bool,
     /// The transformer block it belongs to.
     pub block: Option<usize>,
 }
@@ -43,6 +45,7 @@ impl Point {
             on_demand: false,
             differentiable: true,
             masked: false,
+            feeds_cache: true,
             block: None,
         }
     }
@@ -220,6 +223,11 @@ impl PointTableBuilder {
         if let Some(last) = self.table.layers.len().checked_sub(1) {
             self.table.blocks.push(last);
         }
+    }
+
+    /// All points so far, for what can be said of them only when the model is complete.
+    pub fn points_mut(&mut self) -> impl Iterator<Item = &mut Point> {
+        self.table.points.iter_mut()
     }
 
     /// The finished table.

@@ -1,6 +1,7 @@
 //! Hooks by name, as configuration files have them.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
@@ -223,6 +224,25 @@ impl HookRegistry {
                 Err(AttachError::BadOptions { kind: name.to_string(), problems })
             }
         }
+    }
+
+    /// The same description with the files that it names by their full path: those that are not are looked for in `base`, the
+    /// directory of the file it stands in.
+    pub fn with_full_paths(&self, spec: &Value, base: &Path) -> Value {
+        let mut spec = spec.clone();
+        let kind = spec.get("kind").and_then(Value::as_str).and_then(|name| self.kinds.get(name));
+        let is_path = |option: &&OptionInfo| option.schema["format"] == "path";
+        let names: Vec<String> =
+            kind.iter().flat_map(|kind| &kind.info.options).filter(is_path).map(|o| o.name.clone()).collect();
+        for name in names {
+            if let Some(Value::String(path)) = spec.get_mut(&name)
+                && !path.is_empty()
+                && let Ok(full) = std::path::absolute(base.join(&*path))
+            {
+                *path = full.to_string_lossy().into_owned();
+            }
+        }
+        spec
     }
 
     /// Makes a hook and registers it; returns its id.

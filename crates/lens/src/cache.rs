@@ -16,7 +16,7 @@ use crate::language_model::LanguageModel;
 pub struct CacheOptions {
     /// The points; by default all that are not costly.
     pub points: Selector,
-    /// Only these positions, negative ones from the end.
+    /// Only these positions, negative ones from the end; of the queries at attention scores and patterns.
     pub positions: Option<Positions>,
     /// Keeps values in this type.
     pub dtype: Option<DType>,
@@ -137,11 +137,10 @@ impl Hook for Recorder {
         wants
     }
 
-    fn observe(&mut self, at: &At, x: &Tensor, _cx: &mut Cx) -> HookResult {
+    fn observe(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
         let kept = match &self.options.positions {
-            // What has no positions, such as attention scores, is kept whole.
-            Some(positions) if positions.fit(at) => positions.pick(at, x)?,
-            _ => at.owned(x)?,
+            Some(positions) => positions.pick(at, x, cx)?.ok_or("no position is in this pass")?,
+            None => at.owned(x)?,
         };
         let kept = match self.options.dtype {
             Some(dtype) if kept.dtype().is_float() => kept.to_dtype(dtype)?,

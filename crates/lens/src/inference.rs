@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
-use tenterhook_hooks::{Clock, PassSetup, Report};
-use tenterhook_models::LeftPadding;
+use tenterhook_hooks::{Clock, PassSetup, Report, Rows};
 
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
@@ -79,7 +78,7 @@ impl LanguageModel {
         for (number, batch) in encodings.chunks(options.batch_size).enumerate() {
             let padded = Padded::new(batch, options.padding);
             let clock = Clock { step: number as u64, batch: number as u64, ..Clock::default() };
-            let setup = PassSetup { clock, ..PassSetup::default() }.with(Arc::new(padded.padding()));
+            let setup = PassSetup { clock, rows: padded.spans().map(Arc::new), ..PassSetup::default() };
             let (logits, done) = lm.forward_with(&padded.ids(&lm.device())?, setup)?;
             report.add(done);
             for (row, ids) in batch.iter().enumerate() {
@@ -95,6 +94,7 @@ pub(crate) struct Padded {
     rows: Vec<Vec<u32>>,
     /// How many places before each sequence are padding.
     pub(crate) left: Vec<usize>,
+    lengths: Vec<usize>,
 }
 
 impl Padded {
@@ -112,11 +112,14 @@ impl Padded {
             });
             left.push(before);
         }
-        Self { rows, left }
+        Self { rows, left, lengths: sequences.iter().map(Vec::len).collect() }
     }
 
-    pub(crate) fn padding(&self) -> LeftPadding {
-        LeftPadding(self.left.clone())
+    /// Where the sequences stand, when there is any padding.
+    pub(crate) fn spans(&self) -> Option<Rows> {
+        let spans: Vec<_> =
+            self.left.iter().zip(&self.lengths).map(|(left, length)| *left..left + length).collect();
+        spans.iter().zip(&self.rows).any(|(span, row)| span.len() < row.len()).then_some(Rows(spans))
     }
 
     pub(crate) fn into_rows(self) -> Vec<Vec<u32>> {

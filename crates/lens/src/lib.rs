@@ -19,6 +19,7 @@
 //! ```
 
 mod cache;
+pub mod controllers;
 mod error;
 mod generate;
 mod inference;

@@ -1,6 +1,7 @@
 //! Text and tokens.
 
 use serde_json::Value;
+use tenterhook_models::config::Positions;
 
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
@@ -28,6 +29,67 @@ impl LanguageModel {
     /// The text of one token, special ones by their name.
     pub fn token_text(&self, id: u32) -> Result<String, LensError> {
         Ok(self.tokenizer()?.token_text(id)?)
+    }
+
+    /// How a token is shown: its text, or `#id` where there is no tokenizer or the id is none of its own.
+    pub fn token_label(&self, id: u32) -> String {
+        self.token_text(id).ok().filter(|text| !text.is_empty()).unwrap_or_else(|| format!("#{id}"))
+    }
+
+    /// The id of a text that is exactly one token, or of an id written as `#123`.
+    pub fn to_single_token(&self, text: &str) -> Result<u32, LensError> {
+        let written = text.strip_prefix('#').and_then(|digits| digits.parse::<u32>().ok());
+        let id = match (written, self.tokenizer()) {
+            (Some(id), _) => id,
+            (None, Err(_)) => {
+                return Err(LensError::BadInput(format!(
+                    "`{text}`: the model has no tokenizer.json; give a token id, such as #123"
+                )));
+            }
+            (None, Ok(_)) => match self.to_tokens(text, Some(false))?[..] {
+                [id] => id,
+                ref ids => {
+                    let parts: Vec<String> =
+                        ids.iter().map(|id| format!("`{}` (#{id})", self.token_label(*id))).collect();
+                    return Err(LensError::BadInput(format!(
+                        "`{text}` is {} tokens and must be one{}{}",
+                        ids.len(),
+                        if parts.is_empty() { "" } else { ": " },
+                        parts.join(", ")
+                    )));
+                }
+            },
+        };
+        self.check_vocabulary(&[id])?;
+        Ok(id)
+    }
+
+    /// Whether the model can read these tokens: there are some, it knows them all, and it has a position for each.
+    pub fn check_tokens(&self, ids: &[u32]) -> Result<(), LensError> {
+        if ids.is_empty() {
+            return Err(LensError::BadInput("a text needs at least one token".to_string()));
+        }
+        self.check_vocabulary(ids)?;
+        let config = self.model().config();
+        if matches!(config.positions, Positions::Learned) && ids.len() > config.context {
+            return Err(LensError::BadInput(format!(
+                "{} tokens are more than the model's {} positions",
+                ids.len(),
+                config.context
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_vocabulary(&self, ids: &[u32]) -> Result<(), LensError> {
+        let vocab = self.model().config().vocab;
+        match ids.iter().position(|id| *id as usize >= vocab) {
+            None => Ok(()),
+            Some(place) => Err(LensError::BadInput(format!(
+                "token id {} (position {place}) is outside the vocabulary of {vocab}",
+                ids[place]
+            ))),
+        }
     }
 
     /// The text of token ids, special ones left out.

@@ -176,6 +176,11 @@ impl<'a> Scope<'a> {
         Ok(())
     }
 
+    /// Says something of the points declared so far that shows only when the model is complete.
+    pub fn for_each_point(&self, say: impl FnMut(&mut Point)) {
+        self.build.borrow_mut().points.points_mut().for_each(say);
+    }
+
     /// The points and parameters declared so far; call it when the model is complete.
     pub fn finish(self) -> (Arc<PointTable>, Params) {
         let build = &mut *self.build.borrow_mut();

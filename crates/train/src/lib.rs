@@ -27,4 +27,4 @@ pub use error::TrainError;
 pub use interrupt::Interrupt;
 pub use model::{Evaluation, TrainModel};
 pub use run::{Run, RunFacts, versions};
-pub use trainer::{Finished, Settings, StepOutcome, Trainer, get_trainer};
+pub use trainer::{Finished, Settings, StepOutcome, Trainer, get_trainer, write_captured};

@@ -1,18 +1,17 @@
 //! Keeping what passes at points.
 
-use std::borrow::Cow;
-use std::fmt;
-
 use candle_core::Tensor;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{self, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::cx::Cx;
 use crate::error::{AttachError, HookResult};
 use crate::hook::{At, Hook, Want};
 use crate::manager::HookManager;
 use crate::options::HookOptions;
+use crate::part::Part;
+use crate::point::Point;
+use crate::positions::Positions;
 use crate::selector::Selector;
 use crate::states::Retention;
 
@@ -38,9 +37,15 @@ pub struct CaptureOptions {
     /// How much is kept: "all", "last" (step), {"ring": states} or {"bytes": n}.
     #[serde(default)]
     pub retention: Retention,
-    /// Only these positions along the `pos` axis, one or a list; negative from the end. Everything else is not kept in memory.
+    /// Only these positions of the text, one or a list; negative from its end, padding not counted. Nothing else is kept in memory.
     #[serde(default)]
     pub positions: Option<Positions>,
+    /// Only these heads, where there is an axis of heads.
+    #[serde(default)]
+    pub heads: Option<Vec<usize>>,
+    /// Only these entries of the last axis.
+    #[serde(default)]
+    pub neurons: Option<Vec<usize>>,
 }
 
 fn yes() -> bool {
@@ -58,37 +63,13 @@ impl CaptureOptions {
             gradients: false,
             retention: Retention::All,
             positions: None,
+            heads: None,
+            neurons: None,
         }
     }
-}
 
-/// Positions of a sequence; negative ones count from the end.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Positions(pub Vec<i64>);
-
-impl Positions {
-    /// Whether there are positions at this place.
-    pub fn fit(&self, at: &At) -> bool {
-        at.point().axes.split_whitespace().any(|axis| axis == "pos")
-    }
-
-    /// These positions of `x`, in memory of their own.
-    pub fn pick(&self, at: &At, x: &Tensor) -> HookResult<Tensor> {
-        let axes = &at.point().axes;
-        let axis = axes.split_whitespace().position(|axis| axis == "pos");
-        let axis =
-            axis.ok_or_else(|| format!("`positions` needs a `pos` axis; the axes here are `{axes}`"))?;
-        let length = x.dim(axis)? as i64;
-        let resolve = |position: &i64| {
-            let from_start = if *position < 0 { position + length } else { *position };
-            u32::try_from(from_start)
-                .ok()
-                .filter(|_| from_start < length)
-                .ok_or_else(|| format!("position {position} does not exist: there are {length} here"))
-        };
-        let chosen = self.0.iter().map(resolve).collect::<Result<Vec<u32>, _>>()?;
-        let chosen = Tensor::new(chosen, x.device())?;
-        Ok(x.contiguous()?.index_select(&chosen, axis)?)
+    fn part(&self) -> Part {
+        Part { positions: self.positions.clone(), heads: self.heads.clone(), neurons: self.neurons.clone() }
     }
 }
 
@@ -96,8 +77,8 @@ impl Positions {
 ///
 /// ```
 /// # use candle_core::{Device, Tensor};
-/// use tenterhook_hooks::kinds::capture::{Capture, CaptureOptions, Positions};
-/// use tenterhook_hooks::{HookManager, PassSetup, Point, PointTable};
+/// use tenterhook_hooks::kinds::capture::{Capture, CaptureOptions};
+/// use tenterhook_hooks::{HookManager, PassSetup, Point, PointTable, Positions};
 ///
 /// let mut points = PointTable::builder();
 /// let stream = points.point(Point::new("blocks.0.hook_resid_post", "batch pos d_model"))?;
@@ -126,9 +107,7 @@ impl Capture {
                     .to_string(),
             );
         }
-        if options.positions.as_ref().is_some_and(|positions| positions.0.is_empty()) {
-            problems.push("`positions` is empty; leave it out to keep all".to_string());
-        }
+        problems.extend(options.part().problems());
         match problems.is_empty() {
             true => Ok(Self { options }),
             false => Err(AttachError::BadOptions { kind: Self::KIND.to_string(), problems }),
@@ -159,11 +138,15 @@ impl Hook for Capture {
         wants
     }
 
+    fn fits(&self, point: &Point) -> HookResult {
+        self.options.part().fits(point)
+    }
+
     fn observe(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
         let CaptureOptions { layer_idx, retention, .. } = self.options;
-        match &self.options.positions {
-            Some(positions) => cx.keep(at, &positions.pick(at, x)?, retention, layer_idx),
-            None => cx.keep(at, x, retention, layer_idx),
+        match self.options.part().pick(at, x, cx)? {
+            Some(part) => cx.keep(at, &part, retention, layer_idx),
+            None => Ok(()), // a generation comes to these positions in another pass
         }
     }
 }
@@ -182,42 +165,6 @@ impl HookManager {
         let options =
             CaptureOptions { layer_idx, capture_input, capture_output, ..CaptureOptions::new(layer) };
         self.register_with(Capture::new(options)?, HookOptions::builtin(id))
-    }
-}
-
-impl<'de> Deserialize<'de> for Positions {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Forms;
-        impl<'de> Visitor<'de> for Forms {
-            type Value = Positions;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a position or a list of positions")
-            }
-            fn visit_i64<E: de::Error>(self, position: i64) -> Result<Positions, E> {
-                Ok(Positions(vec![position]))
-            }
-            fn visit_u64<E: de::Error>(self, position: u64) -> Result<Positions, E> {
-                i64::try_from(position).map(|position| Positions(vec![position])).map_err(E::custom)
-            }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Positions, A::Error> {
-                let mut list = Vec::new();
-                while let Some(position) = seq.next_element()? {
-                    list.push(position);
-                }
-                Ok(Positions(list))
-            }
-        }
-        deserializer.deserialize_any(Forms)
-    }
-}
-
-impl JsonSchema for Positions {
-    fn schema_name() -> Cow<'static, str> {
-        "Positions".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "anyOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}] })
     }
 }
 
@@ -285,7 +232,7 @@ mod tests {
         let mut mock = layer()?;
         let positions = |positions: Vec<i64>| CaptureOptions {
             positions: Some(Positions(positions)),
-            ..CaptureOptions::new(vec!["ln", "scale"])
+            ..CaptureOptions::new("ln")
         };
         let id = mock.attach(Capture::new(positions(vec![0, -1]))?)?;
         let x = Tensor::arange(0f32, 30.0, &Device::Cpu)?.reshape((2, 5, 3))?;
@@ -295,8 +242,9 @@ mod tests {
         assert_eq!(mock.report().receipt(&id).map(|r| r.bytes_captured), Some(2 * 2 * 3 * 4));
 
         mock.fire("ln", &x.narrow(1, 0, 1)?)?; // both are the same one
-        mock.fire("scale", &Tensor::zeros(2, DType::F32, &Device::Cpu)?)?; // has no positions
-        assert!(mock.report().errors[0].to_string().contains("needs a `pos` axis"));
+        let nowhere = CaptureOptions { positions: Some(Positions(vec![0])), ..CaptureOptions::new("scale") };
+        let error = mock.attach(Capture::new(nowhere)?).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|text| text.contains("`positions` needs an axis of positions")));
         let outside = mock.attach(Capture::new(positions(vec![5]))?)?;
         mock.fire("ln", &x)?;
         let report = mock.report();

@@ -6,8 +6,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use tenterhook_hooks::{Clock, Mode, PassSetup, Report};
+use tenterhook_hooks::{Clock, Mode, PassSetup, Report, Rows};
 use tenterhook_models::KvCache;
+use tenterhook_models::config::Positions;
 
 use crate::error::LensError;
 use crate::inference::{Padded, PaddingSide};
@@ -91,6 +92,7 @@ impl LanguageModel {
         if prompts.is_empty() || prompts.iter().any(Vec::is_empty) {
             return Err(LensError::BadInput("a prompt needs at least one token".to_string()));
         }
+        self.check_room(&prompts, options)?;
         let stop = options.stop_tokens.clone().unwrap_or_else(|| self.eos_tokens());
         let mut run = Run::new(self, prompts, options);
         for number in 0..options.max_new_tokens {
@@ -121,6 +123,24 @@ impl LanguageModel {
     }
 }
 
+impl LanguageModel {
+    /// A table of learned positions has an end, which is better known before half of the text is there.
+    fn check_room(&self, prompts: &[Vec<u32>], options: &GenerateOptions) -> Result<(), LensError> {
+        prompts.iter().try_for_each(|prompt| self.check_tokens(prompt))?;
+        let config = self.model().config();
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        // Nothing is computed at the last new token.
+        let room = config.context + 1 - longest.min(config.context);
+        match matches!(config.positions, Positions::Learned) && options.max_new_tokens > room {
+            false => Ok(()),
+            true => Err(LensError::BadInput(format!(
+                "{} new tokens behind a prompt of {longest} are more than the model's {} positions: at most {room} fit",
+                options.max_new_tokens, config.context
+            ))),
+        }
+    }
+}
+
 /// A generation on its way.
 struct Run<'a> {
     lm: &'a LanguageModel,
@@ -129,7 +149,8 @@ struct Run<'a> {
     prompts: Vec<Vec<u32>>,
     /// The texts so far, filled up on the left to one length.
     texts: Vec<Vec<u32>>,
-    padding: Arc<tenterhook_models::LeftPadding>,
+    /// How many places before each text are padding.
+    left: Vec<usize>,
     new_tokens: Vec<Vec<u32>>,
     logits: Vec<Vec<Tensor>>,
     done: Vec<bool>,
@@ -144,7 +165,7 @@ impl<'a> Run<'a> {
             lm,
             options,
             cache: KvCache::new(),
-            padding: Arc::new(padded.padding()),
+            left: padded.left.clone(),
             texts: padded.into_rows(),
             prompts,
             new_tokens: vec![Vec::new(); count],
@@ -164,9 +185,12 @@ impl<'a> Run<'a> {
             clock: Clock { step: number as u64, batch: number as u64, ..Clock::default() },
             mode: if number == 0 { Mode::Prefill } else { Mode::Decode },
             first_position: first,
+            // The last pass keeps nothing for anybody.
+            keeps_cache: self.options.use_cache && number + 1 < self.options.max_new_tokens,
+            rows: self.rows().map(Arc::new),
             ..PassSetup::default()
         };
-        let pass = self.lm.hooks().pass(setup.with(self.padding.clone()));
+        let pass = self.lm.hooks().pass(setup);
         let logits = match self.options.use_cache {
             true => self.lm.model().forward_cached(&ids, &mut self.cache, &pass),
             false => self.lm.model().forward(&ids, &pass),
@@ -174,6 +198,14 @@ impl<'a> Run<'a> {
         let logits = logits.map_err(|error| LensError::of_pass(error, &pass))?;
         self.report.add(pass.report());
         Ok(logits.narrow(1, logits.dim(1)? - 1, 1)?.squeeze(1)?.to_dtype(DType::F32)?)
+    }
+
+    /// Where the texts stand, when there is any padding: before short prompts, and behind texts that are done.
+    fn rows(&self) -> Option<Rows> {
+        let length = |row: usize| self.prompts[row].len() + self.new_tokens[row].len();
+        let rows: Vec<_> =
+            self.left.iter().enumerate().map(|(row, left)| *left..left + length(row)).collect();
+        rows.iter().any(|row| row.len() < self.texts[0].len()).then_some(Rows(rows))
     }
 
     fn finish(self) -> Result<Generation, LensError> {

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cached_controllers;
 mod caches;
+mod controllers;
 mod generation;
 mod inference;
 mod layers;

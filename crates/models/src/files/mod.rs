@@ -25,6 +25,7 @@ pub(crate) use read::read_bounded;
 pub use read::read_json_file;
 pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors};
+pub use tensors::read_tensors;
 pub use weights::FileWeights;
 
 use crate::config::{Dropout, TransformerConfig};

@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
+use candle_core::{DType, Device, Tensor};
 use memmap2::Mmap;
 use safetensors::Dtype;
 use serde::Deserialize;
 
+use super::convert::{is_float, to_tensor};
 use super::header::{Header, read_header};
 use super::read::{open_regular, read_json};
 use crate::error::{ModelError, Problems, shown};
@@ -140,6 +142,17 @@ impl TensorFiles {
     pub(crate) fn total_bytes(&self) -> usize {
         self.files.iter().map(|file| file.bytes.len()).sum()
     }
+}
+
+/// The tensors of a safetensors file that hold real numbers, by name, as f32.
+pub fn read_tensors(path: &Path) -> Result<Vec<(String, Tensor)>, ModelError> {
+    let files = TensorFiles::single(path)?;
+    let stored = files.names().filter_map(|name| Some((name, files.tensor(name)?)));
+    stored
+        .filter(|(_, tensor)| is_float(tensor.dtype))
+        .map(|(name, tensor)| Ok((name.to_string(), to_tensor(&tensor, DType::F32, &Device::Cpu)?)))
+        .collect::<candle_core::Result<_>>()
+        .map_err(|error| ModelError::damaged(path, error.to_string()))
 }
 
 /// Opens a shard beside its index; the error is one line that names the shard.

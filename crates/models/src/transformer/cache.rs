@@ -1,6 +1,7 @@
 //! Keys and values of the tokens seen so far.
 
 use candle_core::{Result, Tensor};
+use tenterhook_hooks::Point;
 
 /// The keys and values of all layers, for incremental forwards: see [`Transformer::forward_cached`](super::Transformer::forward_cached).
 #[derive(Debug, Default)]
@@ -80,4 +81,38 @@ fn write(buffer: &mut Option<Tensor>, len: usize, new: &Tensor) -> Result<Tensor
     let all = roomy.narrow(1, 0, needed)?;
     *buffer = Some(roomy);
     Ok(all)
+}
+
+/// Whether keys or values depend on what passes at a point: in the last block, only on what comes before them.
+pub(super) fn feeds_cache(point: &Point, layers: usize) -> bool {
+    let name = point.name.as_str();
+    match point.block {
+        None => !["ln_final.", "lm_head.", "embed_out."].iter().any(|after| name.starts_with(after)),
+        Some(block) if block + 1 < layers => true,
+        Some(_) => {
+            let inside = [".mlp.", ".ln2.", ".ln1_post.", ".ln2_post.", ".q_proj.", ".q_norm."];
+            let ends = [
+                ".hook_q",
+                ".hook_rot_q",
+                ".hook_q_input",
+                ".hook_attn_scores",
+                ".hook_pattern",
+                ".hook_z",
+                ".hook_result",
+                ".c_proj.hook_in",
+                ".c_proj.hook_out",
+                ".o_proj.hook_in",
+                ".o_proj.hook_out",
+                ".dense.hook_in",
+                ".dense.hook_out",
+                ".attn.hook_out",
+                ".hook_attn_out",
+                ".hook_resid_mid",
+                ".hook_mlp_in",
+                ".hook_mlp_out",
+                ".hook_resid_post",
+            ];
+            !inside.iter().any(|part| name.contains(part)) && !ends.iter().any(|end| name.ends_with(end))
+        }
+    }
 }

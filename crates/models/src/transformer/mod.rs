@@ -26,9 +26,9 @@ use crate::files::{ModelFiles, named_tensors, save_model, with_dtype};
 use crate::next_token::next_token_loss;
 use block::Block;
 pub use cache::KvCache;
+use cache::feeds_cache;
 pub use head_weights::HeadWeights;
 use names::Names;
-pub use padding::LeftPadding;
 
 /// A decoder-only transformer of any supported family, with points at every place of interest.
 ///
@@ -144,6 +144,7 @@ impl Transformer {
                 Linear::new(&head, spec, Input::OutputOf(norm_out), None)?
             }
         };
+        scope.for_each_point(|point| point.feeds_cache = feeds_cache(point, config.layers));
         let (points, params) = scope.finish();
         let tokenizer = None;
         Ok(Self {

@@ -1,19 +1,13 @@
 //! Where the tokens of a batch stand, when some of its sequences are shorter than others.
 //!
 //! Padding behind a sequence needs nothing: no token sees what comes after it. Padding before one moves its positions, and its keys
-//! must not be seen.
+//! must not be seen. `PassSetup::rows` says where the sequences stand; what is computed at the padding itself means nothing.
 
 use candle_core::{Result, Tensor, bail};
-use tenterhook_hooks::Pass;
+use tenterhook_hooks::{Pass, Rows};
 use tenterhook_nn::ops::{RopeSpec, RopeTable, rope, rope_table};
 
 use crate::config::Positions;
-
-/// How many places before each sequence of a batch are padding. A pass carries it: `PassSetup::default().with(Arc::new(LeftPadding(..)))`.
-///
-/// What is computed at the padding itself means nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftPadding(pub Vec<usize>);
 
 /// The rotations of the tokens' positions, and which keys are not there.
 pub(super) struct Place {
@@ -86,13 +80,14 @@ impl Place {
     }
 }
 
-/// The padding of the pass, when there is any.
+/// How many places before each sequence are padding, when there are any.
 fn padding(batch: usize, pass: &Pass) -> Result<Option<Vec<usize>>> {
-    let Some(padding) = pass.extension::<LeftPadding>() else { return Ok(None) };
-    if padding.0.len() != batch {
-        bail!("the pass says how {} sequences are padded, and {batch} were given", padding.0.len());
+    let Some(Rows(rows)) = pass.setup().rows.as_deref() else { return Ok(None) };
+    if rows.len() != batch {
+        bail!("the pass says how {} sequences are padded, and {batch} were given", rows.len());
     }
-    Ok(padding.0.iter().any(|left| *left > 0).then(|| padding.0.clone()))
+    let left: Vec<usize> = rows.iter().map(|row| row.start).collect();
+    Ok(left.iter().any(|left| *left > 0).then_some(left))
 }
 
 /// The rotations of one sequence; padding stands where its first token does.

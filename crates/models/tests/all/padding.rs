@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use tenterhook_hooks::{Pass, PassSetup};
-use tenterhook_models::{KvCache, LeftPadding};
+use tenterhook_hooks::{Pass, PassSetup, Rows};
+use tenterhook_models::KvCache;
 
 use crate::support::*;
 
@@ -23,8 +23,8 @@ fn padded(reference: &Reference, left: bool) -> Tensor {
     Tensor::cat(&rows.collect::<Vec<_>>(), 0).unwrap()
 }
 
-fn left_padding() -> Arc<LeftPadding> {
-    Arc::new(LeftPadding(LENGTHS.map(|length| LONGEST - length).to_vec()))
+fn left_padding() -> Option<Arc<Rows>> {
+    Some(Arc::new(Rows(LENGTHS.map(|length| LONGEST - length..LONGEST).to_vec())))
 }
 
 /// The logits of each sequence alone.
@@ -38,7 +38,7 @@ fn padding_before_and_behind_changes_no_logit() {
     for name in families() {
         let reference = Reference::load(&name);
         let behind = reference.model.forward(&padded(&reference, false), &Pass::default()).unwrap();
-        let setup = PassSetup::default().with(left_padding());
+        let setup = PassSetup { rows: left_padding(), ..PassSetup::default() };
         let before = reference.model.forward(&padded(&reference, true), &Pass::silent(setup)).unwrap();
         for (row, length) in LENGTHS.into_iter().enumerate() {
             let want = alone(&reference, row);
@@ -59,7 +59,7 @@ fn padded_sequences_go_on_from_a_cache() {
         let mut cache = KvCache::new();
         let mut pieces = Vec::new();
         for (first, count) in [(0, 2), (2, 4), (6, 1)] {
-            let setup = PassSetup { first_position: first, ..PassSetup::default() }.with(left_padding());
+            let setup = PassSetup { first_position: first, rows: left_padding(), ..PassSetup::default() };
             let piece = ids.narrow(1, first, count).unwrap();
             pieces.push(reference.model.forward_cached(&piece, &mut cache, &Pass::silent(setup)).unwrap());
         }
@@ -74,7 +74,8 @@ fn padded_sequences_go_on_from_a_cache() {
 #[test]
 fn padding_of_another_batch_is_refused() {
     let reference = Reference::load("gpt2");
-    let pass = Pass::silent(PassSetup::default().with(Arc::new(LeftPadding(vec![1; 5]))));
+    let rows = Some(Arc::new(Rows(vec![1..7; 5])));
+    let pass = Pass::silent(PassSetup { rows, ..PassSetup::default() });
     let error = reference.model.forward(&padded(&reference, true), &pass).unwrap_err().to_string();
     assert!(error.contains("5 sequences"), "{error}");
 }

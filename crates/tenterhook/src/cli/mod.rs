@@ -6,10 +6,13 @@ mod config;
 mod device;
 mod error;
 mod eval;
+mod generate;
 mod hooks;
+mod hooks_file;
 mod model;
 mod output;
 mod points;
+mod prompt;
 mod runs;
 mod signals;
 mod train;
@@ -46,6 +49,7 @@ enum Command {
     Config(config::ConfigArgs),
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
+    Generate(generate::GenerateArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -96,6 +100,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
+        Command::Generate(args) => generate::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,
@@ -133,7 +138,8 @@ fn start_logging() {
     // Another subscriber may be there already when a test or a user's own main calls us.
     if log.try_init().is_ok() && !is_given {
         let more = move || {
-            let ours = ["hooks", "train", "models", "record"].map(|part| format!("tenterhook_{part}=debug"));
+            let ours = ["hooks", "train", "models", "record", "lens", "sae"]
+                .map(|part| format!("tenterhook_{part}=debug"));
             // It only fails when nobody logs any more.
             let _ = handle.reload(EnvFilter::new(format!("info,tenterhook=debug,{}", ours.join(","))));
         };

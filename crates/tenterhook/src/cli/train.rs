@@ -11,7 +11,7 @@ use super::carry_out::carry_out;
 use super::error::CliError;
 use super::output::{self, shell_words};
 use super::{Outcome, device, log_more};
-use crate::training::{Plan, Start};
+use crate::training::{HooksFile, Plan, Start};
 
 /// Train a model from a configuration.
 ///
@@ -20,7 +20,8 @@ use crate::training::{Plan, Start};
 #[command(after_help = "Examples:
   tenterhook config init > run.toml && tenterhook train run.toml
   tenterhook train run.toml --set train.steps=1000 --set optimizer.0.lr=1e-3
-  tenterhook train run.toml --resume")]
+  tenterhook train run.toml --resume
+  tenterhook train run.toml --hooks watch.toml")]
 pub(super) struct TrainArgs {
     /// The configuration, TOML or JSON.
     config: PathBuf,
@@ -36,6 +37,9 @@ pub(super) struct TrainArgs {
     /// The directory of all runs, in place of the configuration's.
     #[arg(long, value_name = "DIR")]
     runs_dir: Option<PathBuf>,
+    /// A file with further [[hooks]], behind those of the configuration.
+    #[arg(long, value_name = "FILE")]
+    hooks: Option<PathBuf>,
     /// Where to compute: cpu, cuda:N or metal.
     #[arg(long)]
     device: Option<String>,
@@ -48,7 +52,10 @@ pub(super) struct TrainArgs {
 }
 
 pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
-    let document = read_document(&args.config, &args.set)?;
+    let mut document = read_document(&args.config, &args.set)?;
+    if let Some(file) = &args.hooks {
+        document.add_hooks(HooksFile::read(file)?.specs(registry)?);
+    }
     let runs_dir = args.runs_dir.as_deref();
     let plan = match args.resume {
         Some(_) => check_plan(&document, runs_dir, registry)?,
@@ -84,6 +91,7 @@ fn resume_command(args: &TrainArgs, run_dir: &Path) -> String {
     let mut words = vec!["tenterhook".to_string(), "train".to_string(), text(&args.config)];
     words.extend(["--resume".to_string(), text(run_dir)]);
     words.extend(args.set.iter().flat_map(|set| ["--set".to_string(), set.clone()]));
+    words.extend(args.hooks.iter().flat_map(|file| ["--hooks".to_string(), text(file)]));
     words.extend(args.device.iter().flat_map(|device| ["--device".to_string(), device.clone()]));
     shell_words(&words)
 }

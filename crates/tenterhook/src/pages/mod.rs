@@ -1,11 +1,18 @@
 //! Pages that show what an analysis found: one HTML file with its plots, which needs no network and no other file.
 
+mod bars;
+mod heat_map;
+mod trace;
+
 use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
 use plotly::Plot;
 use tenterhook_record::disk;
+
+pub use bars::Bars;
+pub use heat_map::HeatMap;
 
 /// A page with plots below each other.
 ///

@@ -1,12 +1,14 @@
 //! Runs from configurations: `[model]`, `[data]`, `[[hooks]]` and the rest become a trainer with a record.
 
 mod begin;
+mod hooks_file;
 mod place;
 mod plan;
 mod task;
 
 pub(crate) use begin::newest_checkpoint;
 pub use begin::{BeginError, Begun, Origin, Start};
+pub use hooks_file::{Attached, HooksFile};
 pub use place::Place;
 pub use plan::{Outline, Plan, schema};
 pub use task::LanguageTask;
@@ -15,5 +17,10 @@ use tenterhook_hooks::HookRegistry;
 
 /// Every kind of hook there is.
 pub fn registry() -> HookRegistry {
-    tenterhook_train::hooks::registry()
+    let mut registry = tenterhook_train::hooks::registry();
+    if let Err(error) = tenterhook_lens::controllers::register_kinds(&mut registry) {
+        // Two kinds of the same name are a mistake in the code; every test that uses the registry finds it.
+        tracing::error!("{error}");
+    }
+    registry
 }

@@ -72,6 +72,10 @@ impl Plan {
                 return Err(problems);
             }
         };
+        let directory = document.directory();
+        for hook in &mut config.hooks {
+            hook.value = registry.with_full_paths(&hook.value, &directory);
+        }
         let plan = Self::resolve(&mut config, registry, &mut problems);
         match plan {
             Some(plan) if problems.is_empty() => Ok(Self { config, no_problems: problems, ..plan }),

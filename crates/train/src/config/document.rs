@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -115,6 +115,24 @@ impl Document {
     pub(super) fn replace(&mut self, key: &str, value: Value) {
         self.value[key] = value;
         Arc::make_mut(&mut self.lines).retain(|other, _| !super::path::is_within(other, key));
+    }
+
+    /// Adds hooks behind those that are there, as if they stood in this document.
+    pub fn add_hooks(&mut self, hooks: Vec<Value>) {
+        let own = match self.value.get("hooks") {
+            Some(Value::Array(list)) => list.clone(),
+            Some(table @ Value::Object(_)) => vec![table.clone()],
+            _ => Vec::new(),
+        };
+        if let Some(root) = self.value.as_object_mut() {
+            root.insert("hooks".to_string(), own.into_iter().chain(hooks).collect());
+        }
+    }
+
+    /// The directory of the file it was read from; of text, the current one.
+    pub fn directory(&self) -> PathBuf {
+        let parent = self.file.as_deref().and_then(|file| Path::new(file).parent());
+        parent.map(Path::to_path_buf).unwrap_or_default()
     }
 
     /// The tree.

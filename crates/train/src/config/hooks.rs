@@ -13,10 +13,13 @@ use super::section::{in_words, unknown_key};
 impl RunConfig {
     /// Notes what is wrong with the hooks: unknown kinds and options, values, missing options.
     pub fn check_hooks(&self, registry: &HookRegistry, problems: &mut Problems) {
-        for hook in &self.hooks {
-            check(hook, registry, problems);
-        }
+        check_hooks(&self.hooks, registry, problems);
     }
+}
+
+/// Notes what is wrong with these hooks.
+pub fn check_hooks(hooks: &[Section], registry: &HookRegistry, problems: &mut Problems) {
+    hooks.iter().for_each(|hook| check(hook, registry, problems));
 }
 
 fn check(hook: &Section, registry: &HookRegistry, problems: &mut Problems) {

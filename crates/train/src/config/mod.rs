@@ -25,6 +25,7 @@ mod write;
 pub use differences::{Difference, differences};
 pub use document::{Document, Format};
 pub use forms::{FastDevRun, TimeLimit, ValidateEvery};
+pub use hooks::check_hooks;
 pub use hooks_config::HooksConfig;
 pub use overrides::redacted_args;
 pub use problems::{Line, Problem, Problems};

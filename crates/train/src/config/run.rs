@@ -129,14 +129,6 @@ impl RunConfig {
         let before = problems.len();
         let empty = Map::new();
         let root = document.value().as_object().unwrap_or(&empty);
-        for key in root.keys().filter(|key| !SECTIONS.contains(&key.as_str())) {
-            let (_, near) = unknown_key(key, SECTIONS.to_vec());
-            problems.suggest(
-                path::join("", key),
-                format!("unknown section; there are {}", SECTIONS.join(", ")),
-                near,
-            );
-        }
         let run = typed(root, "run", problems, RunSection::problems);
         let train = typed(root, "train", problems, TrainSection::problems);
         let model = table(root, "model", problems);
@@ -152,14 +144,30 @@ impl RunConfig {
             );
         }
         let schedule = table(root, "schedule", problems);
+        let hooks = Self::hooks_of(document, problems);
+        let config = Self { run: run?, model: model?, data, train: train?, optimizer, schedule, hooks };
+        (problems.len() == before).then_some(config)
+    }
+
+    /// The hooks of a document, of which nothing else is looked at but the names of its sections.
+    pub fn hooks_of(document: &Document, problems: &mut Problems) -> Vec<Section> {
+        let empty = Map::new();
+        let root = document.value().as_object().unwrap_or(&empty);
+        for key in root.keys().filter(|key| !SECTIONS.contains(&key.as_str())) {
+            let (_, near) = unknown_key(key, SECTIONS.to_vec());
+            problems.suggest(
+                path::join("", key),
+                format!("unknown section; there are {}", SECTIONS.join(", ")),
+                near,
+            );
+        }
         let mut hooks = list(root.get("hooks"), "hooks", problems);
         let config: Option<HooksConfig> = typed(root, "hooks_config", problems, |_| Vec::new());
         hooks.extend(
             config.iter().flat_map(|config| config.expand("hooks_config", problems)).collect::<Vec<_>>(),
         );
         check_names(&hooks, problems);
-        let config = Self { run: run?, model: model?, data, train: train?, optimizer, schedule, hooks };
-        (problems.len() == before).then_some(config)
+        hooks
     }
 }
 

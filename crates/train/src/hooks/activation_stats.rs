@@ -3,7 +3,10 @@
 use candle_core::Tensor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tenterhook_hooks::{At, AttachError, Cx, Hook, HookResult, Mode, Selector, Want, inspect};
+use tenterhook_hooks::{
+    At, AttachError, Cx, Hook, HookResult, Mode, Part, Point, Positions, Selector, Want, inspect,
+    without_padding,
+};
 
 use crate::hooks::none_of;
 
@@ -29,6 +32,12 @@ pub struct ActivationStatsOptions {
     pub points: Selector,
     /// What is measured: "mean", "std", "min", "max".
     pub stats: Vec<ActivationStat>,
+    /// Only these positions of the text, one or a list; negative from its end, padding not counted.
+    pub positions: Option<Positions>,
+    /// Only these heads, where there is an axis of heads.
+    pub heads: Option<Vec<usize>>,
+    /// Only these entries of the last axis.
+    pub neurons: Option<Vec<usize>>,
     /// Measures in validation too, as `val/act/...`.
     pub validation: bool,
 }
@@ -38,12 +47,15 @@ impl Default for ActivationStatsOptions {
         Self {
             points: "*hook_resid_post".into(),
             stats: vec![ActivationStat::Mean, ActivationStat::Std],
+            positions: None,
+            heads: None,
+            neurons: None,
             validation: false,
         }
     }
 }
 
-/// Logs numbers about the activations of training passes as `act/<point>/<stat>`. Where a step or a validation has several batches, the
+/// Logs numbers about activations as `act/<point>/<stat>`, in training, in inference and in generation; padding does not count. Where a step or a validation has several batches, the
 /// numbers are those of the last.
 pub struct ActivationStats {
     options: ActivationStatsOptions,
@@ -59,8 +71,15 @@ impl ActivationStats {
         if options.stats.is_empty() {
             problems.push("`stats` is empty: nothing would be measured".to_string());
         }
+        let hook = Self { options };
+        problems.extend(hook.part().problems());
         none_of(problems, Self::KIND)?;
-        Ok(Self { options })
+        Ok(hook)
+    }
+
+    fn part(&self) -> Part {
+        let ActivationStatsOptions { positions, heads, neurons, .. } = self.options.clone();
+        Part { positions, heads, neurons }
     }
 }
 
@@ -73,13 +92,24 @@ impl Hook for ActivationStats {
         vec![Want::observe(self.options.points.clone())]
     }
 
+    fn fits(&self, point: &Point) -> HookResult {
+        self.part().fits(point)
+    }
+
     fn observe(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
         let prefix = match cx.mode() {
-            Mode::Train => "act",
-            Mode::Eval if self.options.validation => "val/act",
-            _ => return Ok(()),
+            Mode::Validate if self.options.validation => "val/act",
+            Mode::Validate => return Ok(()),
+            _ => "act",
         };
-        let summary = inspect(x)?;
+        let x = match self.part().is_all() {
+            true => without_padding(at, x, cx)?,
+            false => match self.part().pick(at, x, cx)? {
+                Some(part) => part,
+                None => return Ok(()), // a generation comes to these positions in another pass
+            },
+        };
+        let summary = inspect(&x)?;
         for stat in &self.options.stats {
             let (name, value) = match stat {
                 ActivationStat::Mean => ("mean", summary.mean),
@@ -128,14 +158,18 @@ mod tests {
             logged(json!({"stats": ["max", "min"], "points": "*.hook_mlp_out"}), train()),
             named(&[("act/blocks.0.hook_mlp_out/max", 3.0), ("act/blocks.0.hook_mlp_out/min", 1.0)])
         );
-        assert_eq!(logged(json!({}), PassSetup::eval(0)), []);
+        let validation = || PassSetup { mode: Mode::Validate, ..PassSetup::eval(0) };
+        assert_eq!(logged(json!({}), validation()), []);
         assert_eq!(
-            logged(json!({"validation": true, "stats": ["mean"]}), PassSetup::eval(0)),
+            logged(json!({"validation": true, "stats": ["mean"]}), validation()),
             named(&[(&format!("val/{resid}/mean"), 2.0)])
         );
-        for mode in [Mode::Prefill, Mode::Decode] {
-            let generation = PassSetup { mode, ..PassSetup::eval(0) };
-            assert_eq!(logged(json!({"validation": true}), generation), []);
+        for mode in [Mode::Eval, Mode::Prefill, Mode::Decode] {
+            let elsewhere = PassSetup { mode, ..PassSetup::eval(0) };
+            assert_eq!(
+                logged(json!({"stats": ["mean"]}), elsewhere),
+                named(&[(&format!("{resid}/mean"), 2.0)])
+            );
         }
     }
 

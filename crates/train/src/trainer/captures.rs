@@ -1,6 +1,8 @@
-//! What hooks captured, written down when the run ends.
+//! What hooks captured, written down.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use tenterhook_hooks::CapturedState;
@@ -21,18 +23,23 @@ impl Trainer {
                 continue;
             }
             let path = run.captures_file(&hook.id);
-            let names = names(&states);
-            let about = about(&names, &states);
-            let tensors: Vec<_> =
-                names.into_iter().zip(states.into_iter().map(|state| state.tensor)).collect();
-            let bytes = as_safetensors(&tensors, [("states", about)]);
             // Only the one directory: a run whose own is gone is not brought back.
             let made = path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), disk::create_dir);
-            made.and_then(|()| disk::atomic_write(&path, |to| to.write_all(&bytes?)))
+            made.and_then(|()| write_captured(&path, states))
                 .map_err(|error| TrainError::Record(format!("{}: {error}", path.display())))?;
         }
         Ok(())
     }
+}
+
+/// Writes captured states to a safetensors file: the whole of it, or nothing. Names are `step-00000012/blocks.0.hook_resid_post`, a
+/// gradient's behind `grad.`; `states` in the metadata says what every one is.
+pub fn write_captured(path: &Path, states: Vec<CapturedState>) -> io::Result<()> {
+    let names = names(&states);
+    let about = about(&names, &states);
+    let tensors: Vec<_> = names.into_iter().zip(states.into_iter().map(|state| state.tensor)).collect();
+    let bytes = as_safetensors(&tensors, [("states", about)])?;
+    disk::atomic_write(path, |to| to.write_all(&bytes))
 }
 
 /// `step-00000012/blocks.0.hook_resid_post`; a gradient behind `grad.`, as `tenterhook capture` has it. A second one of the same name,

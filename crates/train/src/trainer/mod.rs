@@ -22,6 +22,7 @@ use tenterhook_nn::{GradBuffers, on_deep_stack};
 use tenterhook_record::fault;
 
 pub use build::{Settings, get_trainer};
+pub use captures::write_captured;
 pub use step::StepOutcome;
 
 use crate::checkpoint::Saver;

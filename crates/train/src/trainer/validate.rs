@@ -115,7 +115,7 @@ impl Trainer {
             let setup = PassSetup {
                 seed: self.settings.seed,
                 clock: self.clock(0),
-                mode: Mode::Eval,
+                mode: Mode::Validate,
                 ..PassSetup::default()
             };
             let pass = self.hooks.pass(setup);

@@ -1,0 +1,71 @@
+//! `--hooks H.toml`, and what the hooks in it captured.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::{Map, Value};
+use tenterhook_hooks::{HookManager, HookRegistry, Report};
+use tenterhook_record::{disk, name};
+use tenterhook_train::write_captured;
+
+use super::error::CliError;
+use super::output;
+use crate::training::HooksFile;
+
+/// Hooks from a file.
+#[derive(Args)]
+pub(super) struct HooksFileArgs {
+    /// A TOML or JSON file with [[hooks]], the same as for `train`.
+    #[arg(long, value_name = "FILE")]
+    pub(super) hooks: Option<PathBuf>,
+}
+
+impl HooksFileArgs {
+    /// Attaches the hooks of the file, where one was given; returns their ids.
+    pub(super) fn attach(
+        &self,
+        hooks: &HookManager,
+        registry: &HookRegistry,
+    ) -> Result<Vec<String>, CliError> {
+        let Some(path) = &self.hooks else { return Ok(Vec::new()) };
+        let done = HooksFile::read(path)?.attach(hooks, registry)?;
+        for kind in done.left_out {
+            output::note(&format!("note: `{kind}` takes part in training runs only and is left out here"));
+        }
+        Ok(done.attached)
+    }
+}
+
+/// Writes what hooks captured into a file per hook in this directory; returns the files.
+pub(super) fn write_captures(hooks: &HookManager, dir: &Path) -> Result<Vec<PathBuf>, CliError> {
+    let mut files = Vec::new();
+    for hook in hooks.list_hooks() {
+        let states = hooks.get_captured_states(&hook.id)?;
+        if states.is_empty() {
+            continue;
+        }
+        let path = dir.join(format!("{}.safetensors", name::file_safe(&hook.id)));
+        let written = disk::create_dir_all(dir).and_then(|()| write_captured(&path, states));
+        written.map_err(|error| CliError::failed(format!("{}: {error}", path.display())))?;
+        files.push(path);
+    }
+    Ok(files)
+}
+
+/// What hooks did, for `--json`.
+pub(super) fn report_json(report: &Report) -> Map<String, Value> {
+    let errors: Vec<String> = report.errors.iter().map(ToString::to_string).collect();
+    let metrics: Map<String, Value> =
+        report.metrics.iter().map(|(name, value)| (name.clone(), Value::from(*value))).collect();
+    Map::from_iter([
+        ("receipts".to_string(), serde_json::to_value(&report.hooks).unwrap_or_default()),
+        ("metrics".to_string(), Value::Object(metrics)),
+        ("errors".to_string(), errors.into()),
+    ])
+}
+
+/// The same for people.
+pub(super) fn report_text(report: &Report) -> String {
+    let metrics = report.metrics.iter().map(|(name, value)| format!("{name} {value:.6}\n"));
+    format!("{report}{}", metrics.collect::<String>())
+}
