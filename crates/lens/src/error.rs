@@ -3,6 +3,8 @@
 use tenterhook_hooks::{AttachError, Control, HookError, Pass};
 use tenterhook_models::error::ModelError;
 
+use crate::store::StoreError;
+
 /// What an inference, a generation or an analysis failed with.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,6 +29,9 @@ pub enum LensError {
     /// What was asked for makes no sense, or does not fit the model.
     #[error("{0}")]
     BadInput(String),
+    /// A store of activations cannot be written or read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The tensor engine failed.
     #[error(transparent)]
     Engine(#[from] candle_core::Error),

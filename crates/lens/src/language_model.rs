@@ -1,11 +1,11 @@
 //! A language model with its tokenizer and its hooks.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 use tenterhook_hooks::{Hook, HookManager, PassSetup, Report};
 use tenterhook_models::Transformer;
+use tenterhook_models::hub::Hub;
 use tenterhook_models::tokenizer::Tokenizer;
 
 use crate::error::LensError;
@@ -20,14 +20,15 @@ pub struct LanguageModel {
 }
 
 impl LanguageModel {
-    /// Reads a Hugging Face model directory, in f32 on the CPU.
+    /// Reads a model, in f32 on the CPU: a Hugging Face model directory, or a name on the hub, which is looked for in the cache and then downloaded
+    /// (see [`Hub`]).
     pub fn from_pretrained(name: &str) -> Result<Self, LensError> {
         Self::from_pretrained_with(name, DType::F32, &Device::Cpu)
     }
 
     /// The same in another type or on another device.
     pub fn from_pretrained_with(name: &str, dtype: DType, device: &Device) -> Result<Self, LensError> {
-        Self::new(Transformer::load(Path::new(name), dtype, device)?)
+        Self::new(Transformer::load(&Hub::from_env().find(name)?, dtype, device)?)
     }
 
     /// A model that is there already, with the tokenizer it came with.

@@ -25,6 +25,7 @@ mod generate;
 mod inference;
 mod language_model;
 mod layers;
+pub mod store;
 mod tokens;
 
 pub use cache::{ActivationCache, CacheOptions};
@@ -33,3 +34,7 @@ pub use generate::{GenerateOptions, Generation, NewToken, Sampling};
 pub use inference::{Inference, InferenceOptions, PaddingSide};
 pub use language_model::LanguageModel;
 pub use layers::{LayerInfo, Layers};
+pub use store::{
+    CaptureToOptions, Captured, LocalStore, LongTexts, RowBatch, ShuffleOptions, StoreCapture, StoreError,
+    StoreOptions, StoreReader, StoreSummary, StoreWriter,
+};

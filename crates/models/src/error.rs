@@ -124,6 +124,14 @@ pub enum ModelError {
         /// What stands in the way.
         problem: String,
     },
+    /// A name that is neither a directory nor a model that could be had from the hub.
+    #[error("{name}: {problem}")]
+    Hub {
+        /// The name.
+        name: String,
+        /// Why not, and what can be done.
+        problem: String,
+    },
     /// A tokenizer that could not be loaded or failed on a text.
     #[error("{}: {problem}", path.display())]
     Tokenizer {
@@ -141,6 +149,10 @@ impl ModelError {
     pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { action, path, source }
+    }
+
+    pub(crate) fn hub(name: &impl fmt::Display, problem: String) -> Self {
+        Self::Hub { name: name.to_string(), problem }
     }
 
     pub(crate) fn damaged(path: &Path, problem: impl Into<String>) -> Self {

@@ -4,6 +4,7 @@ pub mod config;
 mod description;
 pub mod error;
 pub mod files;
+pub mod hub;
 mod mlp;
 mod model;
 mod next_token;

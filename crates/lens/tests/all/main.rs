@@ -8,5 +8,8 @@ mod controllers;
 mod generation;
 mod inference;
 mod layers;
+mod store;
+mod store_capture;
+mod store_damage;
 mod support;
 mod threads;

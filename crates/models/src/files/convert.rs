@@ -14,7 +14,7 @@ pub(crate) fn is_float(dtype: Dtype) -> bool {
 }
 
 /// The type under which a tensor is stored.
-pub(crate) fn stored_type(dtype: DType) -> Option<Dtype> {
+pub fn stored_type(dtype: DType) -> Option<Dtype> {
     match dtype {
         DType::F16 => Some(Dtype::F16),
         DType::BF16 => Some(Dtype::BF16),
@@ -56,6 +56,19 @@ fn doubles(stored: &StoredTensor<'_>) -> Result<Vec<f64>> {
         Dtype::F64 => numbers(stored.bytes, f64::from_le_bytes),
         _ => floats(stored)?.into_iter().map(f64::from).collect(),
     })
+}
+
+/// The tensor that these bytes of a file are. Half types become f32, which loses nothing; the others stay what they are.
+pub fn decode(dtype: Dtype, shape: &[usize], bytes: &[u8]) -> Result<Tensor> {
+    let (cpu, stored) = (&Device::Cpu, StoredTensor { dtype, shape, bytes });
+    match dtype {
+        Dtype::F16 | Dtype::BF16 | Dtype::F32 => Tensor::from_vec(floats(&stored)?, shape, cpu),
+        Dtype::F64 => Tensor::from_vec(doubles(&stored)?, shape, cpu),
+        Dtype::U8 => Tensor::from_vec(bytes.to_vec(), shape, cpu),
+        Dtype::U32 => Tensor::from_vec(numbers(bytes, u32::from_le_bytes), shape, cpu),
+        Dtype::I64 => Tensor::from_vec(numbers(bytes, i64::from_le_bytes), shape, cpu),
+        other => candle_core::bail!("tensors of type {other} are not read"),
+    }
 }
 
 /// Writes the numbers of a tensor in the order and byte order of the format.

@@ -25,15 +25,25 @@ pub(crate) struct Header {
 
 /// Reads and checks the header of a whole file. The error says what is wrong, not in which file.
 pub(crate) fn read_header(file: &[u8]) -> Result<Header, String> {
-    parse(file).map_err(|problem| match recognise(file) {
+    header_at_start(file, file.len())
+}
+
+/// The same for a file of which only the start is in memory: at least [`header_end`] bytes, or all that there is.
+pub(crate) fn header_at_start(start: &[u8], file_bytes: usize) -> Result<Header, String> {
+    parse(start, file_bytes).map_err(|problem| match recognise(start) {
         Some(known) => format!("{known} ({problem})"),
         None => format!("not a valid safetensors file: {problem}"),
     })
 }
 
-fn parse(file: &[u8]) -> Result<Header, String> {
-    let Some((length, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
-        return Err(format!("it is only {} bytes long", file.len()));
+/// Where the header of a file that begins like this ends, as far as such a header is read at all.
+pub(crate) fn header_end(start: [u8; LENGTH_BYTES]) -> u64 {
+    LENGTH_BYTES as u64 + u64::from_le_bytes(start).min(LARGEST_HEADER)
+}
+
+fn parse(start: &[u8], file_bytes: usize) -> Result<Header, String> {
+    let Some((length, rest)) = start.split_first_chunk::<LENGTH_BYTES>() else {
+        return Err(format!("it is only {} bytes long", start.len()));
     };
     let length = u64::from_le_bytes(*length);
     if length > LARGEST_HEADER {
@@ -49,7 +59,7 @@ fn parse(file: &[u8]) -> Result<Header, String> {
         .and_then(|tensors| json.end().map(|()| tensors))
         .map_err(|error| format!("its header is broken: {error}"))?;
     let data_start = LENGTH_BYTES + header.len();
-    check_places(&tensors, file.len() - data_start)?;
+    check_places(&tensors, file_bytes.saturating_sub(data_start))?;
     Ok(Header { data_start, tensors })
 }
 

@@ -7,6 +7,7 @@ mod atomic;
 mod convert;
 mod header;
 mod read;
+mod reader;
 mod save;
 mod tensors;
 #[cfg(test)]
@@ -21,22 +22,25 @@ use candle_core::{DType, Device};
 use serde_json::Value;
 
 pub use atomic::check_writable;
+pub use convert::{decode, stored_type};
 pub(crate) use read::read_bounded;
 pub use read::read_json_file;
+pub use reader::TensorReader;
 pub(crate) use save::{named_tensors, with_dtype};
-pub use save::{save_model, save_tensors};
+pub use save::{save_model, save_tensors, tensors_header};
 pub use tensors::read_tensors;
+pub(crate) use tensors::shards_of;
 pub use weights::FileWeights;
 
 use crate::config::{Dropout, TransformerConfig};
 use crate::error::ModelError;
 use tensors::TensorFiles;
 
-const CONFIG: &str = "config.json";
-const WEIGHTS: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
-const TOKENIZER: &str = "tokenizer.json";
-const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+pub(crate) const CONFIG: &str = "config.json";
+pub(crate) const WEIGHTS: &str = "model.safetensors";
+pub(crate) const INDEX: &str = "model.safetensors.index.json";
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const PICKLES: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 
 const LARGEST_CONFIG: u64 = 4 << 20;
 pub(crate) const LARGEST_TOKENIZER: u64 = 256 << 20;

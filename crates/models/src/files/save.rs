@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Tensor};
+use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::Value;
 use tenterhook_nn::Params;
@@ -74,27 +75,34 @@ fn pending_tensors(path: PathBuf, tensors: &[(String, Tensor)]) -> Result<Pendin
         tensors.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     // Wide types first, so that every tensor is aligned to its own size.
     sorted.sort_by_key(|(name, tensor)| (Reverse(tensor.dtype().size_in_bytes()), *name));
-    let header = header(&sorted).map_err(|problem| ModelError::Unwritable { path: path.clone(), problem })?;
+    let unwritable = |problem| ModelError::Unwritable { path: path.clone(), problem };
+    let mut entries = Vec::with_capacity(sorted.len());
+    for (name, tensor) in &sorted {
+        let dtype = stored_type(tensor.dtype())
+            .ok_or_else(|| unwritable(format!("tensor {} has type {:?}", shown(name), tensor.dtype())))?;
+        entries.push((*name, dtype, tensor.dims().to_vec()));
+    }
+    let header = tensors_header(entries).map_err(unwritable)?;
     PendingFile::write(path, |writer| {
         writer.write_all(&header)?;
         sorted.iter().try_for_each(|(_, tensor)| write_tensor(tensor, &mut *writer))
     })
 }
 
-/// The length and the JSON object at the start of a safetensors file.
-fn header(sorted: &[(&str, &Tensor)]) -> Result<Vec<u8>, String> {
-    let mut entries = Vec::with_capacity(sorted.len());
+/// The start of a safetensors file: the length of its header and the header, for tensors that follow one another in this order. Wide types
+/// come first, or a tensor is not aligned to its own size.
+pub fn tensors_header<'n>(
+    tensors: impl IntoIterator<Item = (&'n str, Dtype, Vec<usize>)>,
+) -> Result<Vec<u8>, String> {
+    let mut entries = Vec::new();
     let mut names = HashSet::from(["__metadata__"]);
     let mut start = 0;
-    for (name, tensor) in sorted {
+    for (name, dtype, shape) in tensors {
         if !names.insert(name) {
             return Err(format!("two tensors are called {}", shown(name)));
         }
-        let dtype = stored_type(tensor.dtype())
-            .ok_or_else(|| format!("tensor {} has type {:?}", shown(name), tensor.dtype()))?;
-        let end = start + tensor.elem_count() * dtype.bitsize() / 8;
-        let info = TensorInfo { dtype, shape: tensor.dims().to_vec(), data_offsets: (start, end) };
-        entries.push(((*name).to_string(), info));
+        let end = start + shape.iter().product::<usize>() * dtype.bitsize() / 8;
+        entries.push((name.to_string(), TensorInfo { dtype, shape, data_offsets: (start, end) }));
         start = end;
     }
     // `transformers` refuses a file that does not say this of itself.

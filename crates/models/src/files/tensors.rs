@@ -155,6 +155,21 @@ pub fn read_tensors(path: &Path) -> Result<Vec<(String, Tensor)>, ModelError> {
         .map_err(|error| ModelError::damaged(path, error.to_string()))
 }
 
+/// The shards that an index names, each of which is a plain name of a file beside it.
+pub(crate) fn shards_of(index_path: &Path) -> Result<BTreeSet<String>, ModelError> {
+    let Index { weight_map } = read_json(index_path, LARGEST_INDEX)?;
+    let shards: BTreeSet<String> = weight_map.into_values().collect();
+    match shards.iter().find(|shard| beside(index_path, shard).is_none()) {
+        Some(bad) => {
+            Err(ModelError::damaged(index_path, format!("shard {} is not the name of a safetensors file", shown(bad))))
+        }
+        None if shards.is_empty() || shards.len() > MOST_SHARDS => {
+            Err(ModelError::damaged(index_path, format!("names {} shards", shards.len())))
+        }
+        None => Ok(shards),
+    }
+}
+
 /// Opens a shard beside its index; the error is one line that names the shard.
 fn open_shard(index_path: &Path, shard: &str) -> Result<TensorFile, String> {
     let path = beside(index_path, shard).ok_or_else(|| {

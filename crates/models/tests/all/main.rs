@@ -6,6 +6,8 @@ mod attention_only;
 mod cached;
 mod composed;
 mod head_weights;
+mod hub;
+mod hub_server;
 mod mlp;
 mod padding;
 mod reference;

@@ -17,12 +17,12 @@ mod memory;
 mod mixture;
 mod modular_addition;
 mod part;
-mod permutation;
 mod stream;
 mod text;
 mod tokens;
 
 use candle_core::Device;
+pub use tenterhook_hooks::Permutation;
 use tenterhook_hooks::{Batch, BoxError};
 
 pub use config::{DataConfig, DataKind, ModelFacts, Role};
@@ -35,7 +35,6 @@ pub use memory::InMemory;
 pub use mixture::{Mixture, Next, Strategy};
 pub use modular_addition::ModularAddition;
 pub use part::Part;
-pub use permutation::Permutation;
 pub use stream::TokenStream;
 pub use tokens::{TokenFile, TokenType};
 

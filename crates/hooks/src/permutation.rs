@@ -1,6 +1,6 @@
 //! A shuffled order without a table.
 
-use tenterhook_hooks::random::Stream;
+use crate::random::Stream;
 
 /// With four rounds, the orders of four things do not come equally often (a test below); with six they do. The rest is margin.
 const ROUNDS: usize = 10;
@@ -12,8 +12,8 @@ const ROUNDS: usize = 10;
 /// numbers more than `n`; who lands there goes on until inside (cycle walking), which is rare: there are at most sqrt(n) of them.
 ///
 /// ```
+/// use tenterhook_hooks::Permutation;
 /// use tenterhook_hooks::random::Stream;
-/// use tenterhook_train::data::Permutation;
 /// let order = Permutation::new(5, Stream::new(42).named("train").at(0)); // epoch 0
 /// let mut all: Vec<u64> = (0..5).map(|i| order.get(i)).collect();
 /// all.sort();
