@@ -14,7 +14,12 @@ For every case of `TRAINED`, `train_<name>.safetensors`, a run of `STEPS` steps 
     dead                         [steps], how many latents counted as dead before each step
     topk_threshold               at the end, for batchtopk
 
-and the settings in `train_<name>.json`. A latent is dead when it has not fired for more than `window` batches.
+and the settings in `train_<name>.json`.
+
+`inside/` is an autoencoder for the residual stream of the tiny GPT-2 of `tenterhook-models`; `expected.json` has SAELens' measures of it
+and transformers' logits with it in the model, as the hook kind `sae` puts it there.
+
+A latent is dead when it has not fired for more than `window` batches.
 
     reference_sae.py            write all of them
     reference_sae.py --check    make them again elsewhere and compare with the committed ones
@@ -55,10 +60,14 @@ from sae_lens import (
     TopKTrainingSAE,
     TopKTrainingSAEConfig,
 )
+from sae_lens.evals import ExplainedVarianceCalculator
 from sae_lens.saes.sae import SAEMetadata, TrainStepInput
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
-DATA = Path(__file__).resolve().parent.parent / "crates/sae/tests/data"
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "crates/sae/tests/data"
+MODEL = ROOT / "crates/models/tests/data/gpt2"
 D_IN, D_SAE, ROWS = 8, 24, 6
 STEPS, BATCH, LR = 12, 16, 3e-2
 TOLERANCE = 1e-5
@@ -217,8 +226,107 @@ def trained(name: str, folder: Path, seed: int) -> None:
     (folder / f"train_{name}.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
+def replaced(sae: SAE, options: dict):
+    """What the hook kind `sae` makes of activations, in plain words."""
+
+    def change(x: Tensor) -> Tensor:
+        acts = sae.encode(x)
+        edited = acts.clone()
+        for edit in options.get("latents", []):
+            act = edited[..., edit["latent"]]
+            act = torch.full_like(act, edit["set"]) if "set" in edit else act * edit.get("scale", 1.0)
+            act = act + edit.get("add", 0.0)
+            edited[..., edit["latent"]] = act.clamp(edit.get("min"), edit.get("max")) if {"min", "max"} & edit.keys() else act
+        if options.get("error_term", True):
+            new = x + sae.decode(edited) - sae.decode(acts)
+        else:
+            new = sae.decode(edited)
+        new = x + options.get("strength", 1.0) * (new - x)
+        if "positions" in options:
+            keep = x.clone()
+            keep[:, options["positions"]] = new[:, options["positions"]]
+            new = keep
+        return new
+
+    return change
+
+
+def inside(folder: Path) -> None:
+    """An autoencoder in the tiny GPT-2, as transformers and SAELens see it."""
+    model = AutoModelForCausalLM.from_pretrained(MODEL).eval()
+    width, point = model.config.n_embd, "blocks.0.hook_resid_post"
+    metadata = SAEMetadata(hook_name=point, model_name="tiny", context_size=16)
+    sae = TopKSAE(TopKSAEConfig(d_in=width, d_sae=48, k=6, metadata=metadata))
+    generator = torch.Generator().manual_seed(9)
+    with torch.no_grad():
+        decoder = torch.randn(48, width, generator=generator)
+        sae.W_dec.copy_(decoder / decoder.norm(dim=1, keepdim=True))
+        sae.W_enc.copy_(sae.W_dec.T)
+        sae.b_enc.fill_(0.05)
+    sae.save_model(folder)
+    lengths = [12, 9, 12, 5, 16]
+    sequences = [[(7 * i * i + 13 * i + 5 * n) % 40 for i in range(length)] for n, length in enumerate(lengths)]
+
+    def run(ids: list[int], change=None) -> tuple[Tensor, Tensor]:
+        seen = []
+
+        def hook(_module, _input, output):
+            x = output[0] if isinstance(output, tuple) else output
+            seen.append(x.detach())
+            x = x if change is None else change(x)
+            return (x, *output[1:]) if isinstance(output, tuple) else x
+
+        handle = model.transformer.h[0].register_forward_hook(hook)
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0]
+        handle.remove()
+        return logits, seen[0][0]
+
+    def loss(change) -> float:
+        terms = [
+            torch.nn.functional.cross_entropy(run(ids, change)[0][:-1], torch.tensor(ids[1:]), reduction="none")
+            for ids in sequences
+        ]
+        return float(torch.cat(terms).mean())
+
+    x = torch.cat([run(ids)[1] for ids in sequences])
+    with torch.no_grad():
+        acts = sae.encode(x)
+        recons = sae.decode(acts)
+    variance = ExplainedVarianceCalculator()
+    variance.add_batch(recons, x)
+    losses = [loss(change) for change in (None, replaced(sae, dict(error_term=False)), torch.zeros_like)]
+    evaluation = dict(
+        l0=float((acts != 0).sum(-1).float().mean()),
+        mse=float((x - recons).pow(2).sum(-1).mean()),
+        explained_variance=variance.compute(),
+        cossim=float(torch.nn.functional.cosine_similarity(x, recons).mean()),
+        l2_ratio=float((recons.norm(dim=-1) / x.norm(dim=-1)).mean()),
+        dead_share=float((acts.sum(0) == 0).float().mean()),
+        ce_loss_without_sae=losses[0],
+        ce_loss_with_sae=losses[1],
+        ce_loss_with_ablation=losses[2],
+        ce_loss_score=(losses[2] - losses[1]) / (losses[2] - losses[0]),
+    )
+    common = int(acts.count_nonzero(0).argmax())
+    cases = [
+        dict(error_term=False),
+        dict(latents=[dict(latent=common, scale=0.0)]),
+        dict(latents=[dict(latent=3, add=6.0), dict(latent=common, set=2.5)], strength=0.5),
+        dict(latents=[dict(latent=common, scale=4.0, max=1.5), dict(latent=7, min=1.0)], error_term=False),
+        dict(latents=[dict(latent=3, add=6.0)], positions=[1, 5]),
+    ]
+    cases = [
+        dict(options=options, logits=[[round(float(v), 6) for v in row] for row in run(sequences[0], replaced(sae, options))[0][-3:]])
+        for options in cases
+    ]
+    expected = dict(sequences=sequences, eval=evaluation, cases=cases)
+    (folder / "expected.json").write_text(json.dumps(expected) + "\n")
+
+
 def make(folder: Path) -> None:
     torch.set_num_threads(1)
+    inside(folder / "inside")
     for seed, name in enumerate(SAVED):
         saved(name, folder / name, seed)
     for seed, name in enumerate(TRAINED):
@@ -244,6 +352,16 @@ def check() -> int:
                 if not difference <= tolerance:
                     print(f"{name}: {key} differs by {difference}")
                     wrong += 1
+        new, old = (json.loads((folder / "inside/expected.json").read_text()) for folder in (made, DATA))
+        for key in new["eval"]:
+            if not abs(new["eval"][key] - old["eval"][key]) <= 1e-4 * (1 + abs(old["eval"][key])):
+                print(f"inside: {key} is {new['eval'][key]}, was {old['eval'][key]}")
+                wrong += 1
+        for a, b in zip(new["cases"], old["cases"], strict=True):
+            difference = float((torch.tensor(a["logits"]) - torch.tensor(b["logits"])).abs().max())
+            if a["options"] != b["options"] or not difference <= 1e-4:
+                print(f"inside: {a['options']} differs by {difference}")
+                wrong += 1
         print(f"{'FAILED' if wrong else 'ok'}: the references of tenterhook-sae")
         return 1 if wrong else 0
 

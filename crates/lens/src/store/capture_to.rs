@@ -168,7 +168,7 @@ impl Run<'_> {
         self.capture.begin(batch);
         let number = captured.batches;
         let clock = Clock { step: number, batch: number, ..Clock::default() };
-        let setup = PassSetup { clock, ..PassSetup::default() }.with(Arc::new(padded.padding()));
+        let setup = PassSetup { clock, rows: padded.spans().map(Arc::new), ..PassSetup::default() };
         let (logits, report) = self.lm.forward_with(&padded.ids(&self.lm.device())?, setup)?;
         captured.batches += 1;
         captured.report.add(report);

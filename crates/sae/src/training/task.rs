@@ -102,6 +102,11 @@ impl SaeTask {
         self.entries.iter().map(|entry| entry.name.as_str())
     }
 
+    /// What each looks like, as `cfg.json` has it.
+    pub fn configs(&self) -> Vec<Value> {
+        self.entries.iter().map(|entry| to_json(entry.layer.config())).collect()
+    }
+
     pub(crate) fn live(&self) -> MutexGuard<'_, Vec<(Latents, Pending)>> {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod damaged;
+mod hook;
 mod reference;
 mod runs;
 mod support;

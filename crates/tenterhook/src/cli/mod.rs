@@ -14,6 +14,7 @@ mod output;
 mod points;
 mod prompt;
 mod runs;
+mod sae;
 mod signals;
 mod train;
 
@@ -50,6 +51,7 @@ enum Command {
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
     Generate(generate::GenerateArgs),
+    Sae(sae::SaeArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -101,6 +103,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Generate(args) => generate::run(&args, &registry),
+        Command::Sae(args) => sae::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -6,7 +6,7 @@ mod place;
 mod plan;
 mod task;
 
-pub(crate) use begin::newest_checkpoint;
+pub(crate) use begin::{newest_checkpoint, put_aside};
 pub use begin::{BeginError, Begun, Origin, Start};
 pub use hooks_file::{Attached, HooksFile};
 pub use place::Place;
@@ -18,7 +18,8 @@ use tenterhook_hooks::HookRegistry;
 /// Every kind of hook there is.
 pub fn registry() -> HookRegistry {
     let mut registry = tenterhook_train::hooks::registry();
-    if let Err(error) = tenterhook_lens::controllers::register_kinds(&mut registry) {
+    let controllers = tenterhook_lens::controllers::register_kinds(&mut registry);
+    if let Err(error) = controllers.and_then(|()| tenterhook_sae::register_kinds(&mut registry)) {
         // Two kinds of the same name are a mistake in the code; every test that uses the registry finds it.
         tracing::error!("{error}");
     }

@@ -53,6 +53,7 @@ mod run_length;
 mod running;
 mod runs_commands;
 mod saved_beside;
+mod sae_command;
 mod schema_fuzz;
 mod secrets;
 #[cfg(debug_assertions)]

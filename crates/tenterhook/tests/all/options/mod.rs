@@ -1,5 +1,6 @@
 //! Every option of every kind of hook does something: two runs that differ in nothing else differ in what they leave behind.
 
+mod autoencoder;
 mod cases;
 mod common;
 mod kinds;
@@ -19,7 +20,7 @@ use cases::Case;
 
 /// All cases: those of the options that every hook has begin with `common.`.
 fn all_cases() -> Vec<Case> {
-    [common::cases(), logs::cases(), steering::cases(), watching::cases(), webhook::cases()].concat()
+    [autoencoder::cases(), common::cases(), logs::cases(), steering::cases(), watching::cases(), webhook::cases()].concat()
 }
 
 /// Every option by the name that cases have.
