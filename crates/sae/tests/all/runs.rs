@@ -130,9 +130,9 @@ fn dead_latents_are_counted_and_start_anew() {
         (dead, decoder)
     };
     let (dead, without) = with(None);
-    assert!(dead > 0.9, "{dead}");
-    let (_, resampled) = with(Some(5));
-    assert_ne!(without, resampled);
+    assert!(dead > 0.5, "{dead}");
+    let (fewer, resampled) = with(Some(5));
+    assert!(fewer < dead && without != resampled, "{fewer} {dead}");
 }
 
 #[test]
