@@ -281,7 +281,8 @@ fn unknown_option<'a>(key: &str, known: impl Iterator<Item = &'a OptionInfo>) ->
     format!("unknown option `{key}`{hint}")
 }
 
-/// Reads options. serde stops at the first mistake, so on failure every option is tried by itself.
+/// Reads options. serde stops at the first mistake, so on failure every option is tried by itself, beside examples of those that must
+/// be there.
 fn parse<Options: DeserializeOwned>(
     given: &Map<String, Value>,
     known: &[OptionInfo],
@@ -298,8 +299,16 @@ fn parse<Options: DeserializeOwned>(
         let required = known.iter().filter(|option| option.required);
         required.flat_map(OptionInfo::names).any(|name| text == format!("missing field `{name}`"))
     };
+    let examples = known.iter().filter(|option| option.required);
+    let examples: Map<String, Value> =
+        examples.filter_map(|o| Some((o.name.clone(), o.example()?.clone()))).collect();
     let alone = given.iter().filter_map(|(key, value)| {
-        let text = read(Map::from_iter([(key.clone(), value.clone())])).err()?.to_string();
+        let mut beside = examples.clone();
+        if let Some(option) = known.iter().find(|option| option.names().any(|name| name == key)) {
+            beside.remove(&option.name);
+        }
+        beside.insert(key.clone(), value.clone());
+        let text = read(beside).err()?.to_string();
         (!is_about_another(&text)).then(|| format!("`{key}`: {text}"))
     });
     let mut problems: Vec<String> = alone.collect();

@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod analysis;
 mod cache;
 pub mod controllers;
 mod error;
@@ -25,6 +26,8 @@ mod generate;
 mod inference;
 mod language_model;
 mod layers;
+pub mod patching;
+pub mod steering;
 pub mod store;
 mod tokens;
 

@@ -60,7 +60,7 @@ impl LanguageModel {
                 }
             },
         };
-        self.check_vocabulary(&[id])?;
+        self.check_token(id)?;
         Ok(id)
     }
 
@@ -69,7 +69,7 @@ impl LanguageModel {
         if ids.is_empty() {
             return Err(LensError::BadInput("a text needs at least one token".to_string()));
         }
-        self.check_vocabulary(ids)?;
+        ids.iter().try_for_each(|id| self.check_token(*id))?;
         let config = self.model().config();
         if matches!(config.positions, Positions::Learned) && ids.len() > config.context {
             return Err(LensError::BadInput(format!(
@@ -81,14 +81,12 @@ impl LanguageModel {
         Ok(())
     }
 
-    fn check_vocabulary(&self, ids: &[u32]) -> Result<(), LensError> {
+    /// Whether the model knows this token.
+    pub fn check_token(&self, id: u32) -> Result<(), LensError> {
         let vocab = self.model().config().vocab;
-        match ids.iter().position(|id| *id as usize >= vocab) {
-            None => Ok(()),
-            Some(place) => Err(LensError::BadInput(format!(
-                "token id {} (position {place}) is outside the vocabulary of {vocab}",
-                ids[place]
-            ))),
+        match (id as usize) < vocab {
+            true => Ok(()),
+            false => Err(LensError::BadInput(format!("token id {id} is outside the vocabulary of {vocab}"))),
         }
     }
 

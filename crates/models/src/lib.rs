@@ -15,4 +15,4 @@ pub use description::{ActivationName, ModelDescription, ModelKind, Precision};
 pub use mlp::Mlp;
 pub use model::Model;
 pub use next_token::{next_token_accuracy, next_token_loss};
-pub use transformer::{HeadWeights, KvCache, Transformer};
+pub use transformer::{HeadWeights, KvCache, NormWeights, Transformer};

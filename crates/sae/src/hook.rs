@@ -22,10 +22,11 @@ use crate::sae::Sae;
 #[serde(deny_unknown_fields)]
 pub struct SaeOptions {
     /// The directory of the autoencoder, as SAELens writes it.
-    #[schemars(extend("format" = "path", "examples" = ["saes/blocks.1.hook_resid_post"]))]
+    #[schemars(extend("format" = "path", "examples" = ["sae"]))]
     pub path: PathBuf,
     /// The points or layers; by default the one that the autoencoder's `cfg.json` names.
     #[serde(default)]
+    #[schemars(extend("examples" = ["blocks.0.hook_resid_post"]))]
     pub points: Option<Selector>,
     /// Only these positions of the text, one or a list; negative from its end.
     #[serde(default)]
@@ -35,6 +36,7 @@ pub struct SaeOptions {
     pub error_term: bool,
     /// Which latents are changed, and how: `{latent = 12, scale = 0}`, `{latent = "days", add = 5.0}`; `set`, `min` and `max` too.
     #[serde(default)]
+    #[schemars(extend("examples" = [[{"latent": 12, "add": 5.0}]]))]
     pub latents: Vec<LatentEdit>,
     /// A CSV or JSON file with names of latents.
     #[serde(default)]

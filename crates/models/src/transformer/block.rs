@@ -128,6 +128,16 @@ impl Block {
         self.mlp.as_ref().map(|branch| branch.mlp.out())
     }
 
+    /// The norm between attention and the stream.
+    pub(super) fn attention_post_norm(&self) -> Option<&Norm> {
+        self.ln1_post.as_ref()
+    }
+
+    /// The norm between the MLP and the stream.
+    pub(super) fn mlp_post_norm(&self) -> Option<&Norm> {
+        self.mlp.as_ref().and_then(|branch| branch.post_norm.as_ref())
+    }
+
     pub(super) fn forward(&self, x: Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
         let x = pass.tap(self.resid_pre, x)?;
         let attn_out = self.attention_branch(&x, positioned, pass)?;

@@ -2,7 +2,7 @@
 
 use candle_core::{D, Result, Tensor, bail};
 use tenterhook_hooks::Pass;
-use tenterhook_nn::layers::Linear;
+use tenterhook_nn::layers::{Linear, Norm};
 
 use super::Transformer;
 use super::attention::{Attention, Qkv};
@@ -27,7 +27,33 @@ pub struct HeadWeights {
     pub v_bias: Option<Tensor>,
 }
 
+/// What a norm does once its divisor is known: `(x, minus its mean where centered) / scale * gain + bias`. All are constants.
+#[derive(Clone, Debug)]
+pub struct NormWeights {
+    /// The factors, `[d_model]`, as they are used: whatever a file leaves out is added.
+    pub gain: Tensor,
+    /// Added in the end, `[d_model]`.
+    pub bias: Option<Tensor>,
+    /// Whether the mean is taken away first.
+    pub centered: bool,
+}
+
 impl Transformer {
+    /// The norm before the logits.
+    pub fn final_norm_weights(&self) -> Result<NormWeights> {
+        norm_weights(&self.final_norm)
+    }
+
+    /// The norm through which a block's attention writes into the stream, in the families that have one (Gemma 2).
+    pub fn attention_post_norm(&self, block: usize) -> Result<Option<NormWeights>> {
+        self.blocks.get(block).and_then(|block| block.attention_post_norm()).map(norm_weights).transpose()
+    }
+
+    /// The norm through which a block's MLP writes into the stream, in the families that have one (Gemma 2).
+    pub fn mlp_post_norm(&self, block: usize) -> Result<Option<NormWeights>> {
+        self.blocks.get(block).and_then(|block| block.mlp_post_norm()).map(norm_weights).transpose()
+    }
+
     /// The matrices of a head.
     pub fn head_weights(&self, block: usize, head: usize) -> Result<HeadWeights> {
         let Some(found) = self.blocks.get(block) else {
@@ -90,6 +116,12 @@ impl Attention {
         let [(q, q_bias), (k, k_bias), (v, v_bias)] = [q, k, v];
         Ok(HeadWeights { q, k, v, o, q_bias, k_bias, v_bias })
     }
+}
+
+fn norm_weights(norm: &Norm) -> Result<NormWeights> {
+    let pass = Pass::default();
+    let (gain, bias) = (norm.gain_at(&pass)?, norm.bias_at(&pass).cloned());
+    Ok(NormWeights { gain, bias, centered: norm.spec().centered })
 }
 
 /// Some outputs of a layer: their columns of its matrix, and their biases.

@@ -27,7 +27,7 @@ use crate::next_token::next_token_loss;
 use block::Block;
 pub use cache::KvCache;
 use cache::feeds_cache;
-pub use head_weights::HeadWeights;
+pub use head_weights::{HeadWeights, NormWeights};
 use names::Names;
 
 /// A decoder-only transformer of any supported family, with points at every place of interest.

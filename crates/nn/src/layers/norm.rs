@@ -80,6 +80,24 @@ impl Norm {
         pass.tap_output(self.output, &x, y)
     }
 
+    /// What the normalized value is multiplied by.
+    pub fn gain_at(&self, pass: &Pass) -> Result<Tensor> {
+        match self.spec.gain_offset {
+            0.0 => Ok(self.gain.at(pass).clone()),
+            offset => self.gain.at(pass) + offset,
+        }
+    }
+
+    /// What is added in the end.
+    pub fn bias_at(&self, pass: &Pass) -> Option<&Tensor> {
+        self.bias.as_ref().map(|bias| bias.at(pass))
+    }
+
+    /// Which norm it is.
+    pub fn spec(&self) -> NormSpec {
+        self.spec
+    }
+
     /// The norm alone, without hooks.
     pub fn plain(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         Ok(self.fused(x, pass, &NormWatch::default())?.y)
@@ -88,7 +106,7 @@ impl Norm {
     fn fused(&self, x: &Tensor, pass: &Pass, watch: &NormWatch) -> Result<NormOutput> {
         let gain = self.gain.at(pass);
         match self.spec.centered {
-            true => layer_norm(x, gain, self.bias.as_ref().map(|bias| bias.at(pass)), self.spec.eps, watch),
+            true => layer_norm(x, gain, self.bias_at(pass), self.spec.eps, watch),
             false => rms_norm(x, gain, self.spec.eps, self.spec.gain_offset, watch),
         }
     }
@@ -122,13 +140,9 @@ impl Norm {
         let centered = if self.spec.centered { center(x)? } else { x.clone() };
         let scale = pass.tap(points.scale, norm_scale(&centered, self.spec.eps)?)?;
         let normalized = pass.tap(points.normalized, centered.broadcast_div(&scale)?)?;
-        let gain = match self.spec.gain_offset {
-            0.0 => self.gain.at(pass).clone(),
-            offset => (self.gain.at(pass) + offset)?,
-        };
-        let y = normalized.broadcast_mul(&gain)?;
-        match &self.bias {
-            Some(bias) => y.broadcast_add(bias.at(pass)),
+        let y = normalized.broadcast_mul(&self.gain_at(pass)?)?;
+        match self.bias_at(pass) {
+            Some(bias) => y.broadcast_add(bias),
             None => Ok(y),
         }
     }

@@ -38,13 +38,13 @@ pub(super) struct GenerateArgs {
     #[arg(long, default_value_t = 32, value_name = "N")]
     max_new_tokens: usize,
     /// 0 takes the likeliest token; larger values make others likelier.
-    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
     temperature: f64,
     /// Choose among the likeliest K only.
     #[arg(long, value_name = "K")]
     top_k: Option<usize>,
     /// Choose among the likeliest that together have this probability.
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f64>,
     /// Everything random depends on it.
     #[arg(long, default_value_t = 42)]
@@ -188,9 +188,7 @@ struct Stream<'a> {
 
 impl<'a> Stream<'a> {
     fn new(lm: &'a LanguageModel, ids: Option<Vec<u32>>) -> Self {
-        let mut stream = Self { lm, ids, written: 0, flushes: std::io::stdout().is_terminal() };
-        stream.write(false);
-        stream
+        Self { lm, ids, written: 0, flushes: std::io::stdout().is_terminal() }
     }
 
     /// Writes what a further token adds. A reader that went away ends it.
@@ -214,10 +212,17 @@ impl<'a> Stream<'a> {
         let text = shown(self.lm, ids);
         let whole = if all { text.as_str() } else { text.trim_end_matches('\u{fffd}') };
         let Some(new) = whole.get(self.written..) else { return true };
+        let new = if self.flushes { fit_for_terminal(new) } else { new.to_string() };
         let mut out = std::io::stdout().lock();
         let done =
             out.write_all(new.as_bytes()).and_then(|()| if self.flushes { out.flush() } else { Ok(()) });
         self.written = whole.len();
         done.is_ok()
     }
+}
+
+/// A model may generate what a terminal would take for commands.
+fn fit_for_terminal(text: &str) -> String {
+    let keep = |c: char| c == '\n' || c == '\t' || !c.is_control();
+    text.chars().map(|c| if keep(c) { c } else { '\u{fffd}' }).collect()
 }

@@ -1,21 +1,28 @@
 //! The command line.
 
+mod attribute;
 mod capture;
 mod carry_out;
 mod config;
+mod counting;
 mod device;
 mod error;
 mod eval;
 mod generate;
+mod heads;
 mod hooks;
 mod hooks_file;
+mod lens;
 mod model;
 mod output;
+mod patch;
 mod points;
+mod progress;
 mod prompt;
 mod runs;
 mod sae;
 mod signals;
+mod steer;
 mod train;
 
 use std::ffi::OsString;
@@ -51,6 +58,11 @@ enum Command {
     Points(points::PointsArgs),
     Capture(capture::CaptureArgs),
     Generate(generate::GenerateArgs),
+    Patch(Box<patch::PatchArgs>),
+    Steer(Box<steer::SteerArgs>),
+    Lens(lens::LensArgs),
+    Attribute(attribute::AttributeArgs),
+    Heads(heads::HeadsArgs),
     Sae(sae::SaeArgs),
 }
 
@@ -103,6 +115,11 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Points(args) => points::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::Generate(args) => generate::run(&args, &registry),
+        Command::Patch(args) => patch::run(&args, &registry),
+        Command::Steer(args) => steer::run(&args, &registry),
+        Command::Lens(args) => lens::run(&args),
+        Command::Attribute(args) => attribute::run(&args),
+        Command::Heads(args) => heads::run(&args),
         Command::Sae(args) => sae::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {

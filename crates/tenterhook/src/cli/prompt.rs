@@ -78,3 +78,15 @@ pub(super) fn text_ids(
 pub(super) fn one_token(lm: &LanguageModel, option: &str, text: &str) -> Result<u32, CliError> {
     lm.to_single_token(text).map_err(|error| CliError::bad_input(format!("{option}: {error}")))
 }
+
+/// How a token is printed: in quotes, so that spaces show, or as its id.
+pub(super) fn shown(token: &str) -> String {
+    let is_id = token.strip_prefix('#').is_some_and(|id| id.parse::<u32>().is_ok());
+    if is_id { token.to_string() } else { format!("{token:?}") }
+}
+
+/// The places of a text that a table has room for: the last ones.
+pub(super) fn shown_places(length: usize) -> std::ops::Range<usize> {
+    const ROOM: usize = 10;
+    length.saturating_sub(ROOM)..length
+}

@@ -102,12 +102,18 @@ impl HeatMap {
             "x": numbers(self.columns.len()),
             "y": numbers(self.rows.len()),
             "z": values,
-            "hovertext": self.hover_texts(),
-            "hoverinfo": "text",
             "colorscale": if self.diverging { DIVERGING } else { SEQUENTIAL },
             "xgap": 1,
             "ygap": 1,
         });
+        match &self.hover {
+            Some(hover) => {
+                trace["hovertext"] = json!(each(hover, |text| shown_text(text)));
+                trace["hoverinfo"] = "text".into();
+            }
+            // The axes know the labels.
+            None => trace["hovertemplate"] = "%{y}<br>%{x}<br>%{z:.4f}<extra></extra>".into(),
+        }
         if let Some(cells) = &self.cells {
             trace["text"] = json!(each(cells, |text| shown_text(text)));
             trace["texttemplate"] = "%{text}".into();
@@ -131,20 +137,6 @@ impl HeatMap {
             }
             false => (low, high),
         }
-    }
-
-    fn hover_texts(&self) -> Vec<Vec<String>> {
-        if let Some(hover) = &self.hover {
-            return each(hover, |text| shown_text(text));
-        }
-        let cell = |row: usize, column: usize, value: f64| {
-            let (row, column) = (shown_text(&self.rows[row]), shown_text(&self.columns[column]));
-            format!("{row}<br>{column}<br>{value:.4}")
-        };
-        let line = |(row, values): (usize, &Vec<f64>)| {
-            values.iter().enumerate().map(|(column, value)| cell(row, column, *value)).collect()
-        };
-        self.values.iter().enumerate().map(line).collect()
     }
 
     fn layout(&self) -> Layout {
@@ -188,7 +180,7 @@ mod tests {
     fn labels_are_text_and_holes_are_empty() {
         let trace = map().trace();
         assert_eq!(trace["z"], json!([[-1.0, null], [0.5, 0.25]]));
-        assert_eq!(trace["hovertext"][0][1], "&lt;b&gt;a<br>same<br>NaN");
+        assert!(trace["hovertemplate"].is_string() && trace["hovertext"].is_null());
         assert_eq!((&trace["zmin"], &trace["zmax"]), (&json!(-1.0), &json!(0.5)));
         let layout = serde_json::to_value(map().layout()).unwrap_or_default();
         assert_eq!(layout["yaxis"]["ticktext"], json!(["&lt;b&gt;a", "same"]));
@@ -201,6 +193,9 @@ mod tests {
         assert_eq!((&trace["zmin"], &trace["zmax"]), (&json!(-1.0), &json!(1.0)));
         let trace = map().cells(vec![vec!["x\ny".to_string(); 2]; 2]).range(0.0, 4.0).trace();
         assert_eq!(trace["text"][0][0], "x<br>y");
+        let trace = map().hover(vec![vec!["<i>".to_string(); 2]; 2]).trace();
+        assert_eq!((&trace["hovertext"][1][1], &trace["hoverinfo"]), (&json!("&lt;i&gt;"), &json!("text")));
+        let trace = map().range(0.0, 4.0).trace();
         assert_eq!((&trace["zmin"], &trace["zmax"]), (&json!(0.0), &json!(4.0)));
     }
 }

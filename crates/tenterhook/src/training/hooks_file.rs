@@ -8,17 +8,12 @@ use tenterhook_train::config::{Document, Problems, RunConfig, Section, check_hoo
 
 /// The `[[hooks]]` of a TOML or JSON file. A whole configuration will do: only its hooks are looked at.
 ///
-/// ```
+/// ```no_run
+/// # let model: tenterhook::models::Transformer = todo!();
 /// use tenterhook::training::{HooksFile, registry};
-/// # use tenterhook::models::{Transformer, config::TransformerConfig};
-/// # use candle_core::{DType, Device};
-/// # let model = Transformer::init(TransformerConfig::gpt2(50, 16, 8, 2, 2), 42, DType::F32, &Device::Cpu)?;
-/// # let dir = std::env::temp_dir().join("tenterhook-hooks-file");
-/// # std::fs::create_dir_all(&dir)?;
-/// # let path = dir.join("hooks.toml");
-/// std::fs::write(&path, "[[hooks]]\nkind = \"zero_ablate\"\npoints = \"blocks.0.attn.hook_z\"\nheads = [1]\n")?;
 /// let hooks = model.hook_manager();
-/// assert_eq!(HooksFile::read(&path)?.attach(&hooks, &registry())?.attached, ["zero_ablate"]);
+/// let done = HooksFile::read("hooks.toml".as_ref())?.attach(&hooks, &registry())?;
+/// println!("{} hooks listen", done.attached.len());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct HooksFile {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tenterhook::training::registry;
 
+use crate::example_files::quoted;
 use crate::lab::Lab;
 use crate::receiver::{Answer, Receiver};
 use crate::support::campaign;
@@ -22,7 +23,7 @@ name = "long"
 kind = "gpt"
 vocab = 6
 context = 3
-d_model = 4
+d_model = 8
 n_heads = 1
 n_layers = 1
 d_mlp = 4
@@ -65,16 +66,36 @@ fn all_hooks(port: u16) -> String {
         ("gradient_monitor", "log_frequency = 1\nlog_histogram = true\npercentiles = [50]".to_string()),
         ("identity_update", String::new()),
         ("json_log", "log_every_n_batches = 1".to_string()),
+        ("knockout", "edges = [[2, 1]]\nstrength = 0.1".to_string()),
         ("lr_monitor", String::new()),
         ("max_time", "duration = \"10d\"".to_string()),
+        ("mean_ablate", "points = \"*hook_mlp_out\"\nstrength = 0.01".to_string()),
         ("model_checkpoint", "monitor = \"val/loss\"\nsave_top_k = 2\nsave_last = true".to_string()),
         ("model_summary", String::new()),
         ("monitor", "points = \"*hook_mlp_out\"".to_string()),
+        ("noise", "points = \"*hook_mlp_out\"\nstd = 0.01".to_string()),
+        (
+            "patch",
+            format!(
+                "points = \"blocks.0.hook_resid_post\"\nfrom = {}\nstrength = 0.01",
+                quoted("clean.safetensors")
+            ),
+        ),
         ("progress", String::new()),
         ("reduce_lr_on_plateau", "patience = 1000000".to_string()),
+        ("replace", "points = \"*hook_mlp_out\"\nvalue = 0.0\nneurons = [0]".to_string()),
+        ("scale", "points = \"*hook_mlp_out\"\nfactor = 0.99".to_string()),
+        (
+            "steer",
+            format!(
+                "points = \"*hook_mlp_out\"\nvector = {}\nstrength = 0.01",
+                quoted("direction.safetensors")
+            ),
+        ),
         ("tensorboard", String::new()),
         ("throughput", String::new()),
         ("webhook", format!("url = \"http://127.0.0.1:{port}/\"\nallow_local = true")),
+        ("zero_ablate", "points = \"*hook_z\"\nheads = [0]\nstrength = 0.01".to_string()),
     ];
     let known: BTreeSet<String> = registry().kinds().map(|kind| kind.name.clone()).collect();
     let used: BTreeSet<String> = options.iter().map(|(kind, _)| kind.to_string()).collect();

@@ -5,6 +5,7 @@ use tenterhook::hooks::HookRegistry;
 use tenterhook::train::config::{Document, Format};
 use tenterhook::training::registry;
 
+use crate::example_files::example_files;
 use crate::support::*;
 
 fn json(args: &[&str]) -> Value {
@@ -55,8 +56,8 @@ fn the_example_of_every_kind_can_be_pasted() {
         for text in [example, &with_all] {
             let document =
                 Document::parse(text, Format::Toml).unwrap_or_else(|error| panic!("{text}: {error}"));
-            let hook = &document.value()["hooks"][0];
-            match registry.build(hook) {
+            let hook = registry.with_full_paths(&document.value()["hooks"][0], example_files());
+            match registry.build(&hook) {
                 Ok((hook, _)) => assert_eq!(hook.kind(), kind.name),
                 // The variable is the reader's to set.
                 Err(error) => {

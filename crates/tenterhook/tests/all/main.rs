@@ -4,6 +4,7 @@
 
 // Faults exist in debug builds only, and so do the tests that need them.
 mod after_the_end;
+mod attribute_command;
 mod bad_input;
 mod broken_configurations;
 mod capture;
@@ -17,6 +18,7 @@ mod durability;
 mod endings;
 mod endurance;
 mod event_order;
+mod example_files;
 mod failing_hooks;
 #[cfg(debug_assertions)]
 mod faulty_disk;
@@ -25,23 +27,29 @@ mod forks;
 #[cfg(debug_assertions)]
 mod full_disk;
 mod gathered;
+mod generate_command;
 mod grad_coverage;
 #[cfg(debug_assertions)]
 mod hangs;
+mod heads_command;
 mod here;
 mod hooks_command;
 mod hooks_config;
+mod hooks_file;
 mod hostile_data;
 mod hostile_files;
 mod hostile_names;
 mod killed;
 mod lab;
+mod lens_command;
 mod loaders;
 mod non_finite;
 #[cfg(debug_assertions)]
 mod one_writer;
 mod options;
 mod parity;
+mod patch_command;
+mod patching_trained;
 mod points;
 mod receiver;
 mod recorder;
@@ -56,9 +64,11 @@ mod saved_beside;
 mod sae_command;
 mod schema_fuzz;
 mod secrets;
+mod shown;
 #[cfg(debug_assertions)]
 mod signals;
 mod small;
+mod steer_command;
 mod support;
 mod threads;
 mod traces;

@@ -53,7 +53,11 @@ impl Scene {
             "sae", "train", &model, "--points", POINT, "--file", &file, "--out", &out, "--k", "3", "--expansion", "4", "--batch", "32",
             "--steps", "12", "--context", "16", "--lr", "1e-2", "--metrics-every", "1", "--buffer", "200", "--checkpoint-every", "5",
         ];
-        usual.iter().chain(more).map(|word| word.to_string()).collect()
+        // What is given again is given in place of the usual.
+        let own = |pair: &&[&str]| pair[0] == "--points" || !more.contains(&pair[0]);
+        let (head, options) = usual.split_at(3);
+        let options = options.chunks(2).filter(own).flatten();
+        head.iter().chain(options).chain(more).map(|word| word.to_string()).collect()
     }
 
     fn sae(&self) -> String {
@@ -140,8 +144,7 @@ fn self_contained(page: &str) {
 fn p04_a_training_goes_on_where_it_was() {
     let scene = Scene::new();
     ok(&scene.train("straight", &["--quiet"]));
-    let half: Vec<String> = scene.train("run", &["--quiet"]).iter().map(|word| if word == "12" { "7".into() } else { word.clone() }).collect();
-    ok(&half);
+    ok(&scene.train("run", &["--quiet", "--steps", "7"]));
     let again = scene.train("run", &["--quiet", "--resume"]);
     ok(&again);
     let read = |out: &str| fs::read(scene.path(&format!("{out}/saes/{POINT}/sae_weights.safetensors"))).unwrap();
@@ -163,7 +166,7 @@ fn activations_come_from_a_store_too() {
     writer.finish().unwrap();
     let store = scene.text("store");
     let args: Vec<String> = scene.train("run", &["--store", &store, "--arch", "standard", "--json", "--points", "blocks.0.attn.hook_z"]);
-    let args: Vec<String> = args.iter().filter(|word| *word != "--file" && !word.ends_with("texts.txt")).cloned().collect();
+    let args: Vec<&String> = args.iter().filter(|word| *word != "--file" && !word.ends_with("texts.txt")).collect();
     let told = json(&ok(&args));
     assert_eq!(told["saes"].as_array().unwrap().len(), 2);
     let sae = Sae::load(&scene.path("run/saes/blocks.0.attn.hook_z")).unwrap();

@@ -1,5 +1,6 @@
 //! Every field of the schema with values of a wrong type: each is refused, by its path.
 
+use crate::example_files::example_files;
 use serde_json::{Map, Value, json};
 use tenterhook::hooks::HookRegistry;
 use tenterhook::train::config::{Document, Format, Problems};
@@ -117,7 +118,7 @@ fn p33_every_field_of_the_schema_refuses_wrong_types_by_its_path() {
         // The options that every hook has are the same for every one.
         keys.retain(|key, _| index == 0 || !common.contains(key));
         let mut base = good();
-        base["hooks"] = json!([usual(kind)]);
+        base["hooks"] = json!([registry.with_full_paths(&usual(kind), example_files())]);
         tried += check(&base, "/hooks/0", "hooks[0]", &keys, &registry);
     }
     assert!(tried > 500, "{tried}");

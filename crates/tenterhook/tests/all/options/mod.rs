@@ -3,6 +3,7 @@
 mod autoencoder;
 mod cases;
 mod common;
+mod controllers;
 mod kinds;
 mod logs;
 mod scene;
@@ -20,7 +21,16 @@ use cases::Case;
 
 /// All cases: those of the options that every hook has begin with `common.`.
 fn all_cases() -> Vec<Case> {
-    [autoencoder::cases(), common::cases(), logs::cases(), steering::cases(), watching::cases(), webhook::cases()].concat()
+    [
+        autoencoder::cases(),
+        common::cases(),
+        controllers::cases(),
+        logs::cases(),
+        steering::cases(),
+        watching::cases(),
+        webhook::cases(),
+    ]
+    .concat()
 }
 
 /// Every option by the name that cases have.

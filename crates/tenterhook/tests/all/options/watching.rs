@@ -13,6 +13,9 @@ fn measuring() -> Vec<Case> {
     vec![
         case("activation_stats.points", [HERE, THERE], rows),
         case("activation_stats.stats", ["[\"mean\"]", "[\"max\"]"], rows),
+        case("activation_stats.positions", ["0", "-1"], rows).with("points = \"blocks.0.hook_mlp_out\""),
+        case("activation_stats.heads", ["[0]", "[1]"], rows).with("points = \"blocks.0.attn.hook_z\""),
+        case("activation_stats.neurons", ["[0]", "[1]"], rows).with("points = \"blocks.0.hook_mlp_out\""),
         case("activation_stats.validation", ["false", "true"], rows),
         case("monitor.points", [HERE, THERE], rows),
         case("monitor.metrics", ["[\"mean\"]", "[\"norm\", {percentiles = [50.0]}]"], rows)
@@ -31,6 +34,8 @@ fn capture() -> Vec<Case> {
         kept("capture.gradients", ["false", "true"]),
         kept("capture.retention", ["\"all\"", "{ring = 2}"]),
         kept("capture.positions", ["", "-1"]),
+        kept("capture.heads", ["", "[1]"]).with("points = \"blocks.0.attn.hook_z\""),
+        kept("capture.neurons", ["", "[1]"]),
     ]
 }
 
