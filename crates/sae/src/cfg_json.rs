@@ -26,7 +26,8 @@ const DECIDING: [&str; 10] = [
 ];
 
 /// Keys before version 6 that decide what is computed.
-const DECIDING_ONCE: [&str; 4] = ["activation_fn", "activation_fn_str", "activation_fn_kwargs", "finetuning_scaling_factor"];
+const DECIDING_ONCE: [&str; 4] =
+    ["activation_fn", "activation_fn_str", "activation_fn_kwargs", "finetuning_scaling_factor"];
 
 /// Keys that say where an autoencoder belongs and what it was made of; before version 6 they stood beside the others.
 const DESCRIBING: [&str; 23] = [
@@ -139,7 +140,9 @@ impl Reader {
     fn config(&mut self, map: &Map<String, Value>) -> Option<SaeConfig> {
         let metadata = metadata(map);
         let old = is_old(map, &metadata);
-        let known = || DECIDING.iter().chain(&DESCRIBING).chain(&TRAINING).chain(DECIDING_ONCE.iter().filter(|_| old));
+        let known = || {
+            DECIDING.iter().chain(&DESCRIBING).chain(&TRAINING).chain(DECIDING_ONCE.iter().filter(|_| old))
+        };
         for key in map.keys().filter(|key| !known().any(|known| known == key)) {
             let near = nearest(key, known().copied(), 1);
             let hint = near.first().map(|near| format!("; nearest: `{near}`")).unwrap_or_default();
@@ -165,7 +168,8 @@ impl Reader {
     fn size(&mut self, map: &Map<String, Value>, key: &str) -> Option<usize> {
         let size = map.get(key).and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok());
         if size.is_none() {
-            let told = map.get(key).map_or("missing".to_string(), |value| format!("{value}, not a whole number"));
+            let told =
+                map.get(key).map_or("missing".to_string(), |value| format!("{value}, not a whole number"));
             self.problem(format!("`{key}` is {told}"));
         }
         size
@@ -191,13 +195,20 @@ impl Reader {
                 return None;
             }
         };
-        let function = ["activation_fn", "activation_fn_str"].iter().find_map(|key| map.get(*key)).filter(|value| !value.is_null());
+        let function = ["activation_fn", "activation_fn_str"]
+            .iter()
+            .find_map(|key| map.get(*key))
+            .filter(|value| !value.is_null());
         let top_k = function.is_some_and(|function| function == "topk");
         if let Some(function) = function.filter(|function| !top_k && **function != "relu") {
-            self.problem(format!("the activation function {function} (`activation_fn`) is not supported: relu and topk are"));
+            self.problem(format!(
+                "the activation function {function} (`activation_fn`) is not supported: relu and topk are"
+            ));
         }
         if map.get("finetuning_scaling_factor").is_some_and(|value| value == true) {
-            self.problem("`finetuning_scaling_factor` is not supported: fold the factors into the weights".to_string());
+            self.problem(
+                "`finetuning_scaling_factor` is not supported: fold the factors into the weights".to_string(),
+            );
         }
         let arguments = map.get("activation_fn_kwargs").and_then(Value::as_object);
         let unknown = arguments.into_iter().flatten().filter(|(key, value)| *key != "k" && !value.is_null());
@@ -234,7 +245,9 @@ impl Reader {
     fn top_k(&mut self, k: Option<&Value>) -> Option<usize> {
         // SAELens' own default.
         let Some(k) = k else { return Some(100) };
-        let whole = k.as_u64().or(k.as_f64().filter(|k| k.fract() == 0.0 && *k >= 0.0 && *k < 1e15).map(|k| k as u64));
+        let whole = k
+            .as_u64()
+            .or(k.as_f64().filter(|k| k.fract() == 0.0 && *k >= 0.0 && *k < 1e15).map(|k| k as u64));
         if whole.is_none() {
             self.problem(format!("`k` is {k}, not a whole number"));
         }
@@ -284,7 +297,8 @@ impl Reader {
 /// What describes the autoencoder, from where its version has it.
 fn metadata(map: &Map<String, Value>) -> Map<String, Value> {
     let mut metadata = map.get("metadata").and_then(Value::as_object).cloned().unwrap_or_default();
-    for (key, value) in map.iter().filter(|(key, _)| DESCRIBING.contains(&key.as_str()) && *key != "metadata") {
+    for (key, value) in map.iter().filter(|(key, _)| DESCRIBING.contains(&key.as_str()) && *key != "metadata")
+    {
         let key = match key.as_str() {
             "hook_point" => "hook_name",
             "hook_point_layer" => "hook_layer",
@@ -299,7 +313,8 @@ fn metadata(map: &Map<String, Value>) -> Map<String, Value> {
 /// Files before version 6 have no version, or an earlier one.
 fn is_old(map: &Map<String, Value>, metadata: &Map<String, Value>) -> bool {
     let version = map.get("sae_lens_version").or(metadata.get("sae_lens_version")).and_then(Value::as_str);
-    let major = version.and_then(|version| version.split('.').next()).and_then(|major| major.parse::<u64>().ok());
+    let major =
+        version.and_then(|version| version.split('.').next()).and_then(|major| major.parse::<u64>().ok());
     major.is_none_or(|major| major < 6)
 }
 
@@ -373,7 +388,10 @@ mod tests {
         });
         let config = read(old.clone());
         assert_eq!(config.architecture, Architecture::TopK { k: 5, rescale_acts_by_decoder_norm: false });
-        assert_eq!((config.hook_name(), config.reshape_activations), (Some("blocks.1.attn.hook_z"), Reshape::HookZ));
+        assert_eq!(
+            (config.hook_name(), config.reshape_activations),
+            (Some("blocks.1.attn.hook_z"), Reshape::HookZ)
+        );
         assert_eq!(config.normalize_activations, Normalize::ExpectedAverageOnlyIn);
         let change = |key: &str, value: Value| {
             let mut json = old.clone();
@@ -382,7 +400,10 @@ mod tests {
         };
         refused(change("activation_fn_str", "tanh-relu".into()), "tanh-relu");
         refused(change("finetuning_scaling_factor", true.into()), "`finetuning_scaling_factor`");
-        refused(change("activation_fn_kwargs", json!({"k": 5, "sharpness": 1})), "`activation_fn_kwargs.sharpness`");
+        refused(
+            change("activation_fn_kwargs", json!({"k": 5, "sharpness": 1})),
+            "`activation_fn_kwargs.sharpness`",
+        );
         assert_eq!(read(change("activation_fn_str", "relu".into())).architecture, Architecture::Standard);
     }
 }

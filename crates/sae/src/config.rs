@@ -161,7 +161,9 @@ impl SaeConfig {
         check(d_in == 0, "`d_in` is 0, it must be at least 1".to_string());
         check(d_sae == 0, "`d_sae` is 0, it must be at least 1".to_string());
         check(
-            d_in.checked_mul(d_sae).and_then(|size| size.checked_mul(8)).is_none_or(|size| size > isize::MAX as usize),
+            d_in.checked_mul(d_sae)
+                .and_then(|size| size.checked_mul(8))
+                .is_none_or(|size| size > isize::MAX as usize),
             format!("`d_in` {d_in} times `d_sae` {d_sae} is more than any memory holds"),
         );
         match self.architecture {
@@ -169,12 +171,16 @@ impl SaeConfig {
                 check(k == 0 || k > d_sae, format!("`k` is {k}, it must be from 1 to the {d_sae} latents"));
             }
             Architecture::BatchTopK { k, .. } => {
-                check(!(k > 0.0 && k <= d_sae as f64), format!("`k` is {k}, it must be above 0 and at most the {d_sae} latents"));
+                check(
+                    !(k > 0.0 && k <= d_sae as f64),
+                    format!("`k` is {k}, it must be above 0 and at most the {d_sae} latents"),
+                );
             }
             _ => {}
         }
         check(
-            self.reshape_activations == Reshape::HookZ && self.hook_name().is_some_and(|name| !name.ends_with("_z")),
+            self.reshape_activations == Reshape::HookZ
+                && self.hook_name().is_some_and(|name| !name.ends_with("_z")),
             format!(
                 "`reshape_activations` is hook_z, and the hook is {}, which has no heads",
                 self.hook_name().unwrap_or_default()

@@ -81,7 +81,8 @@ struct Sums {
 
 impl Sums {
     fn add(&mut self, x: &Tensor, recons: &Tensor, acts: &Tensor) -> Result<(), SaeError> {
-        let per_row = |t: Tensor| -> candle_core::Result<Vec<f64>> { t.sum(1)?.to_dtype(DType::F64)?.to_vec1() };
+        let per_row =
+            |t: Tensor| -> candle_core::Result<Vec<f64>> { t.sum(1)?.to_dtype(DType::F64)?.to_vec1() };
         let x = x.to_dtype(DType::F64)?;
         let recons = recons.to_dtype(DType::F64)?;
         let (inputs, outputs) = (per_row(x.sqr()?)?, per_row(recons.sqr()?)?);
@@ -89,7 +90,11 @@ impl Sums {
         self.tokens += inputs.len() as u64;
         self.squares += inputs.iter().sum::<f64>();
         self.squares_missed += per_row((&x - &recons)?.sqr()?)?.iter().sum::<f64>();
-        self.cosines += products.iter().zip(inputs.iter().zip(&outputs)).map(|(p, (a, b))| p / (a * b).sqrt()).sum::<f64>();
+        self.cosines += products
+            .iter()
+            .zip(inputs.iter().zip(&outputs))
+            .map(|(p, (a, b))| p / (a * b).sqrt())
+            .sum::<f64>();
         self.ratios += inputs
             .iter()
             .zip(&outputs)
@@ -170,7 +175,9 @@ pub fn evaluate(
 /// The point that was asked for, or that the autoencoder is for.
 pub(crate) fn point_of(sae: &Sae, asked: Option<&str>) -> Result<String, SaeError> {
     let point = asked.or(sae.config().hook_name()).map(str::to_string);
-    point.ok_or_else(|| SaeError::bad("the autoencoder's cfg.json does not say for which point it is: name one"))
+    point.ok_or_else(|| {
+        SaeError::bad("the autoencoder's cfg.json does not say for which point it is: name one")
+    })
 }
 
 pub(crate) fn check_width(sae: &Sae, points: &PointActivations) -> Result<(), SaeError> {
@@ -180,7 +187,9 @@ pub(crate) fn check_width(sae: &Sae, points: &PointActivations) -> Result<(), Sa
             "the autoencoder is for activations of width {}, and `{name}` has {width}",
             sae.config().d_in
         ))),
-        several => Err(SaeError::bad(format!("one point is looked at at a time, and {} were chosen", several.len()))),
+        several => {
+            Err(SaeError::bad(format!("one point is looked at at a time, and {} were chosen", several.len())))
+        }
     }
 }
 

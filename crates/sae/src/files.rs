@@ -29,12 +29,16 @@ impl Sae {
     pub fn load_with(dir: &Path, dtype: DType, device: &Device) -> Result<Self, SaeError> {
         let path = dir.join(CFG);
         if !path.is_file() {
-            return Err(SaeError::about(dir, format!("is not a directory with an autoencoder: it has no {CFG}")));
+            return Err(SaeError::about(
+                dir,
+                format!("is not a directory with an autoencoder: it has no {CFG}"),
+            ));
         }
         let json = read_json_file(&path, LARGEST_CFG)?;
         let config = from_json(&json).map_err(|problems| SaeError::Config { path, problems })?;
         let files = FileWeights::open_file(&dir.join(WEIGHTS), dtype, device)?;
-        let mut stored = Stored { files, jumps: config.architecture == Architecture::JumpRelu, factors: false };
+        let mut stored =
+            Stored { files, jumps: config.architecture == Architecture::JumpRelu, factors: false };
         let d_sae = config.d_sae;
         let built = Sae::new(config, &mut stored, dtype, device);
         if built.is_ok() {
@@ -47,7 +51,9 @@ impl Sae {
     /// place.
     pub fn save(&self, dir: &Path) -> Result<(), SaeError> {
         if let Architecture::BatchTopK { .. } = self.config().architecture {
-            return Err(SaeError::bad("a BatchTopK autoencoder is saved as JumpReLU, with the threshold its training found"));
+            return Err(SaeError::bad(
+                "a BatchTopK autoencoder is saved as JumpReLU, with the threshold its training found",
+            ));
         }
         let tensors: Vec<(String, Tensor)> = self
             .params()
@@ -77,10 +83,13 @@ impl Stored {
         if !self.factors {
             return Ok(());
         }
-        let factors = self.files.tensor("scaling_factor", &[d_sae])?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
+        let factors =
+            self.files.tensor("scaling_factor", &[d_sae])?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
         match factors.iter().all(|factor| (factor - 1.0).abs() <= 1e-5) {
             true => Ok(()),
-            false => Err(SaeError::bad(format!("{WEIGHTS} has a `scaling_factor` that is not 1, which is not supported"))),
+            false => Err(SaeError::bad(format!(
+                "{WEIGHTS} has a `scaling_factor` that is not 1, which is not supported"
+            ))),
         }
     }
 }
@@ -95,7 +104,11 @@ impl Weights for &mut Stored {
         device: &Device,
     ) -> candle_core::Result<Tensor> {
         // Checkpoints of training before SAELens 6.47 have the logarithm.
-        if self.jumps && name == "threshold" && !self.files.contains(name) && self.files.contains("log_threshold") {
+        if self.jumps
+            && name == "threshold"
+            && !self.files.contains(name)
+            && self.files.contains("log_threshold")
+        {
             return Weights::tensor(&mut self.files, "log_threshold", shape, init, dtype, device)?.exp();
         }
         Weights::tensor(&mut self.files, name, shape, init, dtype, device)

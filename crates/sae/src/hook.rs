@@ -103,7 +103,9 @@ impl LatentEdit {
         let given = [self.scale, self.set, self.add, self.min, self.max];
         let latent = &self.latent;
         if given.iter().all(Option::is_none) {
-            return Some(format!("latent {latent}: nothing is changed; give `scale`, `set`, `add`, `min` or `max`"));
+            return Some(format!(
+                "latent {latent}: nothing is changed; give `scale`, `set`, `add`, `min` or `max`"
+            ));
         }
         if given.iter().flatten().any(|value| !value.is_finite()) {
             return Some(format!("latent {latent}: all numbers must be finite"));
@@ -111,7 +113,10 @@ impl LatentEdit {
         if self.set.is_some() && self.scale.is_some() {
             return Some(format!("latent {latent}: `scale` has no effect beside `set`"));
         }
-        self.min.zip(self.max).filter(|(min, max)| min > max).map(|(min, max)| format!("latent {latent}: `min` {min} is above `max` {max}"))
+        self.min
+            .zip(self.max)
+            .filter(|(min, max)| min > max)
+            .map(|(min, max)| format!("latent {latent}: `min` {min} is above `max` {max}"))
     }
 
     fn apply(&self, act: &Tensor) -> candle_core::Result<Tensor> {
@@ -184,7 +189,9 @@ impl<'de> Deserialize<'de> for LatentRef {
                 usize::try_from(number).map(LatentRef::Number).map_err(E::custom)
             }
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<LatentRef, E> {
-                usize::try_from(number).map(LatentRef::Number).map_err(|_| E::custom("latents are counted from 0"))
+                usize::try_from(number)
+                    .map(LatentRef::Number)
+                    .map_err(|_| E::custom("latents are counted from 0"))
             }
             fn visit_str<E: de::Error>(self, name: &str) -> Result<LatentRef, E> {
                 Ok(name.into())
@@ -238,7 +245,8 @@ impl SaeHook {
         match (read, names) {
             (Ok(sae), Ok(names)) => Self::with(sae, &names.unwrap_or_default(), options).map_err(bad),
             (sae, names) => {
-                let problems = sae.err().into_iter().chain(names.err()).map(|error: SaeError| error.to_string());
+                let problems =
+                    sae.err().into_iter().chain(names.err()).map(|error: SaeError| error.to_string());
                 Err(bad(problems.collect()))
             }
         }
@@ -269,7 +277,9 @@ impl SaeHook {
         for edit in options.latents {
             let latent = match &edit.latent {
                 LatentRef::Number(number) => names.resolve(&number.to_string(), sae.config().d_sae),
-                LatentRef::Name(name) => names.find(name).and_then(|latent| names.resolve(&latent.to_string(), sae.config().d_sae)),
+                LatentRef::Name(name) => {
+                    names.find(name).and_then(|latent| names.resolve(&latent.to_string(), sae.config().d_sae))
+                }
             };
             match latent {
                 Ok(latent) if edits.iter().any(|(other, _)| *other as usize == latent) => {
@@ -280,9 +290,14 @@ impl SaeHook {
             }
         }
         match points {
-            Some(points) if problems.is_empty() => {
-                Ok(Self { sae, points, part, error_term: options.error_term, edits, strength: options.strength })
-            }
+            Some(points) if problems.is_empty() => Ok(Self {
+                sae,
+                points,
+                part,
+                error_term: options.error_term,
+                edits,
+                strength: options.strength,
+            }),
             _ => Err(problems),
         }
     }

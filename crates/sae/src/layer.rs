@@ -2,7 +2,9 @@
 
 use candle_core::{D, Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
-use tenterhook_nn::ops::sparse::{DecodeSpec, EncodeGrads, JumpSpec, Keep, TopKSpec, decode, encode, jump_relu, row_norms, top_k};
+use tenterhook_nn::ops::sparse::{
+    DecodeSpec, EncodeGrads, JumpSpec, Keep, TopKSpec, decode, encode, jump_relu, row_norms, top_k,
+};
 use tenterhook_nn::ops::{Activation, activate};
 use tenterhook_nn::{Init, Param, Scope};
 
@@ -128,7 +130,11 @@ impl SaeLayer {
             _ => x.clone(),
         };
         if folded.dim(D::Minus1)? != self.config.d_in {
-            candle_core::bail!("activations of shape {:?} for an autoencoder of width {}", x.dims(), self.config.d_in);
+            candle_core::bail!(
+                "activations of shape {:?} for an autoencoder of width {}",
+                x.dims(),
+                self.config.d_in
+            );
         }
         folded.to_dtype(self.w_dec.value().dtype())
     }
@@ -154,7 +160,8 @@ impl SaeLayer {
             Bias::Gated { b_gate, b_mag, r_mag } => {
                 let shared = product(None)?;
                 let gate = shared.broadcast_add(b_gate.at(pass))?;
-                let magnitude = shared.broadcast_mul(&r_mag.at(pass).exp()?)?.broadcast_add(b_mag.at(pass))?;
+                let magnitude =
+                    shared.broadcast_mul(&r_mag.at(pass).exp()?)?.broadcast_add(b_mag.at(pass))?;
                 Ok((magnitude, Some(gate)))
             }
         }

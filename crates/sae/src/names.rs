@@ -29,7 +29,10 @@ impl ConceptNames {
     pub fn load(path: &Path) -> Result<Self, SaeError> {
         let about = std::fs::metadata(path).map_err(|error| SaeError::about(path, error))?;
         if !about.is_file() || about.len() > LARGEST {
-            return Err(SaeError::about(path, format!("must be a regular file of at most {} MiB", LARGEST >> 20)));
+            return Err(SaeError::about(
+                path,
+                format!("must be a regular file of at most {} MiB", LARGEST >> 20),
+            ));
         }
         let text = std::fs::read_to_string(path).map_err(|error| SaeError::about(path, error))?;
         let is_json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
@@ -42,12 +45,19 @@ impl ConceptNames {
         let mut names = Self::default();
         for (line, fields) in records(text)? {
             let [latent, name, ..] = fields.as_slice() else {
-                return Err(SaeError::bad(format!("line {line}: expected `latent,name`, such as `12,days of the week`")));
+                return Err(SaeError::bad(format!(
+                    "line {line}: expected `latent,name`, such as `12,days of the week`"
+                )));
             };
             match latent.trim().parse() {
                 Ok(latent) => names.add(latent, name.trim(), &format!("line {line}"))?,
                 Err(_) if line == 1 => {}
-                Err(_) => return Err(SaeError::bad(format!("line {line}: `{}` is not the number of a latent", latent.trim()))),
+                Err(_) => {
+                    return Err(SaeError::bad(format!(
+                        "line {line}: `{}` is not the number of a latent",
+                        latent.trim()
+                    )));
+                }
             }
         }
         Ok(names)
@@ -55,11 +65,18 @@ impl ConceptNames {
 
     /// An object of names by latent, or a list of objects with `latent` and `name`.
     pub fn from_json(text: &str) -> Result<Self, SaeError> {
-        let json: Value = serde_json::from_str(text).map_err(|error| SaeError::bad(format!("is not valid JSON: {error}")))?;
+        let json: Value = serde_json::from_str(text)
+            .map_err(|error| SaeError::bad(format!("is not valid JSON: {error}")))?;
         let mut names = Self::default();
-        let form = || SaeError::bad("expected an object such as {\"12\": \"days\"}, or a list such as [{\"latent\": 12, \"name\": \"days\"}]");
+        let form = || {
+            SaeError::bad(
+                "expected an object such as {\"12\": \"days\"}, or a list such as [{\"latent\": 12, \"name\": \"days\"}]",
+            )
+        };
         let pairs: Vec<(Option<usize>, Option<&str>)> = match &json {
-            Value::Object(map) => map.iter().map(|(latent, name)| (latent.parse().ok(), name.as_str())).collect(),
+            Value::Object(map) => {
+                map.iter().map(|(latent, name)| (latent.parse().ok(), name.as_str())).collect()
+            }
             Value::Array(list) => list
                 .iter()
                 .map(|entry| (entry["latent"].as_u64().map(|latent| latent as usize), entry["name"].as_str()))
@@ -90,15 +107,22 @@ impl ConceptNames {
 
     /// The latent of a name. A name that nobody or that several have is an error.
     pub fn find(&self, name: &str) -> Result<usize, SaeError> {
-        let found: Vec<usize> = self.names.iter().filter(|(_, other)| *other == name).map(|(latent, _)| *latent).collect();
+        let found: Vec<usize> =
+            self.names.iter().filter(|(_, other)| *other == name).map(|(latent, _)| *latent).collect();
         match found.as_slice() {
             [latent] => Ok(*latent),
             [] => {
                 let near = nearest(name, self.names.values().map(String::as_str), 3);
-                let hint = if near.is_empty() { "no names are given".to_string() } else { format!("nearest: {}", near.join(", ")) };
+                let hint = if near.is_empty() {
+                    "no names are given".to_string()
+                } else {
+                    format!("nearest: {}", near.join(", "))
+                };
                 Err(SaeError::bad(format!("no latent is named `{name}`; {hint}")))
             }
-            several => Err(SaeError::bad(format!("several latents are named `{name}`: {several:?}; give the number"))),
+            several => Err(SaeError::bad(format!(
+                "several latents are named `{name}`: {several:?}; give the number"
+            ))),
         }
     }
 
@@ -110,7 +134,9 @@ impl ConceptNames {
         };
         match latent < latents {
             true => Ok(latent),
-            false => Err(SaeError::bad(format!("there is no latent {latent}: there are {latents}, counted from 0"))),
+            false => Err(SaeError::bad(format!(
+                "there is no latent {latent}: there are {latents}, counted from 0"
+            ))),
         }
     }
 }
@@ -147,7 +173,10 @@ mod tests {
         let csv = ConceptNames::from_csv("latent,name,note\n3,days,x\n\n5, months \n")?;
         assert_eq!((csv.get(3), csv.get(5), csv.get(4)), (Some("days"), Some("months"), None));
         assert_eq!(ConceptNames::from_json(r#"{"3": "days", "5": "months"}"#)?, csv);
-        assert_eq!(ConceptNames::from_json(r#"[{"latent": 3, "name": "days"}, {"latent": 5, "name": "months"}]"#)?, csv);
+        assert_eq!(
+            ConceptNames::from_json(r#"[{"latent": 3, "name": "days"}, {"latent": 5, "name": "months"}]"#)?,
+            csv
+        );
         assert_eq!((csv.resolve("days", 10)?, csv.resolve(" 7 ", 10)?), (3, 7));
         Ok(())
     }
@@ -166,7 +195,9 @@ mod tests {
         check(ConceptNames::from_json("3"), "expected an object");
         check(ConceptNames::from_json("{"), "not valid JSON");
         let names = ConceptNames::from_csv("3,days\n4,twice\n5,twice\n").unwrap();
-        for (text, expected) in [("day", "nearest: days"), ("twice", "[4, 5]"), ("99", "there is no latent 99")] {
+        for (text, expected) in
+            [("day", "nearest: days"), ("twice", "[4, 5]"), ("99", "there is no latent 99")]
+        {
             let error = names.resolve(text, 10).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }

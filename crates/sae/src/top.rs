@@ -102,7 +102,9 @@ pub fn top_texts(
     let d_sae = sae.config().d_sae;
     let latents: Vec<usize> = options.latents.clone().unwrap_or_else(|| (0..d_sae).collect());
     if let Some(outside) = latents.iter().find(|latent| **latent >= d_sae) {
-        return Err(SaeError::bad(format!("there is no latent {outside}: there are {d_sae}, counted from 0")));
+        return Err(SaeError::bad(format!(
+            "there is no latent {outside}: there are {d_sae}, counted from 0"
+        )));
     }
     if options.batch_size == 0 || options.texts == 0 {
         return Err(SaeError::bad("at least 1 text of each latent and 1 sequence of a forward are needed"));
@@ -124,7 +126,11 @@ pub fn top_texts(
                     *fired += 1;
                     let activation = f64::from(row[*latent]);
                     if best.is_none_or(|best| activation > best.activation) {
-                        best = Some(Place { activation, sequence: first + i, position: position + options.skip });
+                        best = Some(Place {
+                            activation,
+                            sequence: first + i,
+                            position: position + options.skip,
+                        });
                     }
                 }
                 heap.extend(best.map(Reverse));
@@ -139,7 +145,10 @@ pub fn top_texts(
     let chosen = latents.into_iter().zip(heaps).zip(fired);
     let mut found: Vec<LatentTop> = chosen
         .map(|((latent, heap), fired)| {
-            let texts = heap.into_sorted_vec().into_iter().map(|Reverse(place)| window(place, sequences, options.window));
+            let texts = heap
+                .into_sorted_vec()
+                .into_iter()
+                .map(|Reverse(place)| window(place, sequences, options.window));
             LatentTop { latent, fired, tokens, texts: texts.collect() }
         })
         .collect();
@@ -148,7 +157,12 @@ pub fn top_texts(
 }
 
 /// The latents of every token of some sequences, without padding.
-fn acts_of(sae: &Sae, points: &PointActivations, ids: &[&[u32]], skip: usize) -> Result<Vec<Vec<f32>>, SaeError> {
+fn acts_of(
+    sae: &Sae,
+    points: &PointActivations,
+    ids: &[&[u32]],
+    skip: usize,
+) -> Result<Vec<Vec<f32>>, SaeError> {
     let rows = points.rows(ids, skip)?.remove(0);
     if rows.dim(0)? == 0 {
         return Ok(Vec::new());

@@ -17,7 +17,8 @@ const WIDTH: usize = 8;
 fn main() -> Result<(), BoxError> {
     // A world with more features than dimensions, of which few are there at a time. For a real model see `ModelActivations`.
     let random = Stream::new(1);
-    let features: Vec<f64> = (0..(FEATURES * WIDTH) as u64).map(|i| random.named("features").normal(i)).collect();
+    let features: Vec<f64> =
+        (0..(FEATURES * WIDTH) as u64).map(|i| random.named("features").normal(i)).collect();
     let mut x = vec![0f32; 4096 * WIDTH];
     for (i, row) in x.chunks_exact_mut(WIDTH).enumerate() {
         for (j, feature) in features.chunks_exact(WIDTH).enumerate() {
@@ -38,7 +39,10 @@ fn main() -> Result<(), BoxError> {
     trainer.add_console_logging(100)?;
     trainer.train()?;
     let metrics = &trainer.state().metrics;
-    println!("explained variance {:.2}, active latents {:.2}", metrics["sae/explained_variance"], metrics["sae/l0"]);
+    println!(
+        "explained variance {:.2}, active latents {:.2}",
+        metrics["sae/explained_variance"], metrics["sae/l0"]
+    );
 
     // It is a directory that SAELens loads, and that is loaded here.
     let dir = std::env::temp_dir().join(format!("tenterhook-sae-{}", std::process::id()));

@@ -35,7 +35,8 @@ impl PointActivations {
             names.push(point.name.clone());
             stop = stop.zip(point.block).map(|(stop, block)| usize::max(stop, block + 1));
         }
-        let mut source = Self { lm: lm.clone(), names: names.clone(), tensors: Vec::new(), stop_at_block: stop };
+        let mut source =
+            Self { lm: lm.clone(), names: names.clone(), tensors: Vec::new(), stop_at_block: stop };
         // One token through the model says how wide each point is.
         let probe = source.run(&[&[0]])?;
         source.tensors = names.into_iter().zip(probe).map(|(name, rows)| (name, rows.elem_count())).collect();
@@ -51,10 +52,13 @@ impl PointActivations {
     fn run(&self, sequences: &[&[u32]]) -> Result<Vec<Tensor>, SaeError> {
         let longest = sequences.iter().map(|ids| ids.len()).max().unwrap_or(0);
         // Padding behind a text changes nothing in it: tokens see only earlier ones.
-        let ids: Vec<u32> =
-            sequences.iter().flat_map(|ids| ids.iter().copied().chain(std::iter::repeat_n(0, longest - ids.len()))).collect();
+        let ids: Vec<u32> = sequences
+            .iter()
+            .flat_map(|ids| ids.iter().copied().chain(std::iter::repeat_n(0, longest - ids.len())))
+            .collect();
         let ids = Tensor::from_vec(ids, (sequences.len(), longest), &self.lm.device())?;
-        let options = CacheOptions { stop_at_block: self.stop_at_block, ..CacheOptions::points(self.names.clone()) };
+        let options =
+            CacheOptions { stop_at_block: self.stop_at_block, ..CacheOptions::points(self.names.clone()) };
         let (_, cache, _) = self.lm.run_with_cache(&ids, &options)?;
         self.names.iter().map(|name| Ok(cache.get(name)?.clone())).collect()
     }
@@ -86,7 +90,12 @@ pub struct ModelActivations {
 
 impl ModelActivations {
     /// The activations of these sequences from position `skip` on, so many sequences in a forward. The hooks of the model take part.
-    pub fn new(points: PointActivations, sequences: Vec<Vec<u32>>, batch_size: usize, skip: usize) -> Result<Self, SaeError> {
+    pub fn new(
+        points: PointActivations,
+        sequences: Vec<Vec<u32>>,
+        batch_size: usize,
+        skip: usize,
+    ) -> Result<Self, SaeError> {
         if batch_size == 0 {
             return Err(SaeError::bad("a forward needs at least 1 sequence"));
         }
@@ -113,7 +122,8 @@ impl ActivationSource for ModelActivations {
     fn load(&self, pieces: &[u64]) -> Result<Vec<Vec<f32>>, SaeError> {
         let mut out = vec![Vec::new(); self.tensors().len()];
         for pieces in pieces.chunks(self.batch_size) {
-            let sequences: Vec<&[u32]> = pieces.iter().map(|piece| self.sequences[*piece as usize].as_slice()).collect();
+            let sequences: Vec<&[u32]> =
+                pieces.iter().map(|piece| self.sequences[*piece as usize].as_slice()).collect();
             for (out, rows) in out.iter_mut().zip(self.points.rows(&sequences, self.skip)?) {
                 let rows = rows.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
                 out.extend(rows.flatten_all()?.to_vec1::<f32>()?);
@@ -124,8 +134,14 @@ impl ActivationSource for ModelActivations {
 
     fn fingerprint(&self) -> Value {
         // FNV-1a over the tokens and the ends of the sequences.
-        let bytes = self.sequences.iter().flat_map(|ids| ids.iter().copied().chain([u32::MAX])).flat_map(u32::to_le_bytes);
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let bytes = self
+            .sequences
+            .iter()
+            .flat_map(|ids| ids.iter().copied().chain([u32::MAX]))
+            .flat_map(u32::to_le_bytes);
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         let points: Vec<&str> = self.tensors().iter().map(|(name, _)| name.as_str()).collect();
         json!({
             "kind": "model", "points": points, "sequences": self.sequences.len(), "tokens_fnv1a": format!("{hash:016x}"), "skip": self.skip,

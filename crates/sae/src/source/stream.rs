@@ -57,7 +57,9 @@ impl ActivationStream {
     pub fn new(source: Arc<dyn ActivationSource>, options: StreamOptions) -> Result<Self, SaeError> {
         let rows: u64 = (0..source.pieces()).map(|piece| source.rows(piece)).sum();
         if rows == 0 {
-            return Err(SaeError::bad("there are no activations: the texts are too short, or there are none"));
+            return Err(SaeError::bad(
+                "there are no activations: the texts are too short, or there are none",
+            ));
         }
         if options.buffer_rows == 0 {
             return Err(SaeError::bad("a buffer of 0 rows holds nothing: it must have at least 1"));
@@ -97,7 +99,10 @@ impl ActivationStream {
         let rows: u64 = round.order[start..end].iter().map(|piece| self.source.rows(*piece)).sum();
         for ((name, width), values) in self.source.tensors().iter().zip(&tensors) {
             if values.len() as u64 != rows * *width as u64 {
-                return Err(SaeError::bad(format!("`{name}` has {} numbers in place of {rows} rows of {width}", values.len())));
+                return Err(SaeError::bad(format!(
+                    "`{name}` has {} numbers in place of {rows} rows of {width}",
+                    values.len()
+                )));
             }
         }
         let order = Permutation::new(rows, self.stream(round.number).named("rows").at(number as u64));
@@ -130,7 +135,8 @@ impl Dataset for ActivationStream {
 
     fn batch(&self, indices: &[u64], device: &Device) -> Result<Batch, DataError> {
         let widths: Vec<usize> = self.source.tensors().iter().map(|(_, width)| *width).collect();
-        let mut out: Vec<Vec<f32>> = widths.iter().map(|width| Vec::with_capacity(width * indices.len())).collect();
+        let mut out: Vec<Vec<f32>> =
+            widths.iter().map(|width| Vec::with_capacity(width * indices.len())).collect();
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         for index in indices {
             if *index >= self.len() {
@@ -141,7 +147,8 @@ impl Dataset for ActivationStream {
                     to.extend_from_slice(&from[row * width..(row + 1) * width]);
                 }
             };
-            self.visit(&mut held, *index, take).map_err(|error| candle_core::Error::msg(error.to_string()))?;
+            self.visit(&mut held, *index, take)
+                .map_err(|error| candle_core::Error::msg(error.to_string()))?;
         }
         let mut batch = Batch::new(indices.to_vec());
         for ((name, width), values) in self.source.tensors().iter().zip(out) {
@@ -193,7 +200,9 @@ mod tests {
         }
         fn load(&self, pieces: &[u64]) -> Result<Vec<Vec<f32>>, SaeError> {
             self.loaded.fetch_add(1, Relaxed);
-            let rows = pieces.iter().flat_map(|piece| (0..=*piece).map(move |row| (piece * (piece + 1) / 2 + row) as f32));
+            let rows = pieces
+                .iter()
+                .flat_map(|piece| (0..=*piece).map(move |row| (piece * (piece + 1) / 2 + row) as f32));
             let rows: Vec<f32> = rows.collect();
             Ok(vec![rows.clone(), rows.iter().flat_map(|row| [*row, -row]).collect()])
         }
@@ -237,7 +246,10 @@ mod tests {
         let source = Arc::new(Steps::new(3));
         let options = StreamOptions { examples: 4, buffer_rows: 0, seed: 1 };
         assert!(ActivationStream::new(source.clone(), options).is_err());
-        assert!(ActivationStream::new(Arc::new(Steps::new(0)), StreamOptions { buffer_rows: 5, ..options }).is_err());
+        assert!(
+            ActivationStream::new(Arc::new(Steps::new(0)), StreamOptions { buffer_rows: 5, ..options })
+                .is_err()
+        );
         let stream = ActivationStream::new(source, StreamOptions { buffer_rows: 5, ..options }).unwrap();
         assert!(matches!(stream.batch(&[4], &Device::Cpu), Err(DataError::NoExample { index: 4, len: 4 })));
     }

@@ -51,7 +51,11 @@ impl RunOptions {
 
 /// A trainer for this task on this data: Adam without decay, and a [`SaeKeeper`]. Further hooks, a run's record and a validation set can
 /// be added as to any trainer.
-pub fn trainer(task: &Arc<SaeTask>, data: Arc<dyn Dataset>, options: &RunOptions) -> Result<Trainer, SaeError> {
+pub fn trainer(
+    task: &Arc<SaeTask>,
+    data: Arc<dyn Dataset>,
+    options: &RunOptions,
+) -> Result<Trainer, SaeError> {
     if options.batch == 0 {
         return Err(SaeError::bad("a batch of 0 activations: it must have at least 1"));
     }
@@ -62,10 +66,18 @@ pub fn trainer(task: &Arc<SaeTask>, data: Arc<dyn Dataset>, options: &RunOptions
         ..Loader::new("activations", data, options.batch)
     };
     let data = Mixture::new(vec![loader], Strategy::Sequential, options.seed)?;
-    let adam = OptimizerConfig { betas: options.betas, weight_decay: Some(0.0), ..OptimizerConfig::new(Kind::AdamW, options.lr) };
-    let optimizers = Optimizer::build(&[adam], task.params(), false).map_err(|error| SaeError::bad(error.to_string()))?;
-    let settings =
-        Settings { seed: options.seed, checkpoint_every: options.checkpoint_every, ..Settings::steps(options.steps) };
+    let adam = OptimizerConfig {
+        betas: options.betas,
+        weight_decay: Some(0.0),
+        ..OptimizerConfig::new(Kind::AdamW, options.lr)
+    };
+    let optimizers =
+        Optimizer::build(&[adam], task.params(), false).map_err(|error| SaeError::bad(error.to_string()))?;
+    let settings = Settings {
+        seed: options.seed,
+        checkpoint_every: options.checkpoint_every,
+        ..Settings::steps(options.steps)
+    };
     let trainer = Trainer::new(task.clone(), data, optimizers, settings)?;
     let mut trainer = trainer.with_schedule(&options.schedule)?;
     let keeper = HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::id(SaeKeeper::KIND) };

@@ -83,7 +83,12 @@ impl Hook for SaeKeeper {
             let dead = latents.dead(options.dead_after_tokens);
             if let (Some(dead), Some((inputs, squares))) = (dead, pending.missed.take()) {
                 entry.resample(&dead, &inputs, &squares, cx.random().named(&entry.name))?;
-                latents.since_fired.iter_mut().zip(dead.iter()).filter(|(_, dead)| **dead).for_each(|(since, _)| *since = 0);
+                latents
+                    .since_fired
+                    .iter_mut()
+                    .zip(dead.iter())
+                    .filter(|(_, dead)| **dead)
+                    .for_each(|(since, _)| *since = 0);
             }
         }
         Ok(())
@@ -99,7 +104,8 @@ impl Hook for SaeKeeper {
             for (name, value) in &pending.metrics {
                 cx.log(entry.metric(name), *value);
             }
-            let dead = latents.dead_count(options.dead_after_tokens) as f64 / latents.since_fired.len() as f64;
+            let dead =
+                latents.dead_count(options.dead_after_tokens) as f64 / latents.since_fired.len() as f64;
             cx.log(entry.metric("dead_share"), dead);
         }
         Ok(())
@@ -121,7 +127,12 @@ impl Hook for SaeKeeper {
         let numbers: Vec<Numbers> = serde_json::from_value(state)?;
         let mut live = self.task.live();
         if numbers.len() != live.len() {
-            return Err(format!("it was saved with {} autoencoders, and there are {}", numbers.len(), live.len()).into());
+            return Err(format!(
+                "it was saved with {} autoencoders, and there are {}",
+                numbers.len(),
+                live.len()
+            )
+            .into());
         }
         for ((latents, _), Numbers { topk_threshold, scaling_factor }) in live.iter_mut().zip(numbers) {
             (latents.topk_threshold, latents.scaling_factor) = (topk_threshold, scaling_factor);

@@ -99,7 +99,8 @@ impl Forward<'_> {
             let dead: Vec<f32> = dead.iter().map(|dead| f32::from(u8::from(*dead))).collect();
             let dead = Tensor::new(dead, self.x.device())?.to_dtype(self.x.dtype())?;
             let missing = activate(&(self.encoded.pre.neg()?.broadcast_add(threshold))?, Activation::Relu)?;
-            terms.pre_act = (weighted_sum(&missing, &(self.norms()? * dead)?)? * (coefficient / self.rows()))?;
+            terms.pre_act =
+                (weighted_sum(&missing, &(self.norms()? * dead)?)? * (coefficient / self.rows()))?;
         }
         Ok(())
     }

@@ -100,7 +100,10 @@ impl SaeTraining {
         };
         let positive = |value: f64| value.is_finite() && value > 0.0;
         let not_negative = |value: f64| value.is_finite() && value >= 0.0;
-        check(self.decoder_init_norm.is_some_and(|norm| !positive(norm)), "`decoder_init_norm` must be above 0");
+        check(
+            self.decoder_init_norm.is_some_and(|norm| !positive(norm)),
+            "`decoder_init_norm` must be above 0",
+        );
         check(!not_negative(self.l1_coefficient), "`l1_coefficient` must be 0 or more");
         check(!not_negative(self.l0_coefficient), "`l0_coefficient` must be 0 or more");
         check(!not_negative(self.jumprelu_init_threshold), "`jumprelu_init_threshold` must be 0 or more");
@@ -112,7 +115,8 @@ impl SaeTraining {
         check(self.resample_every == Some(0), "`resample_every` must be at least 1");
         let quadratic = self.jumprelu_sparsity_loss_mode == SparsityLoss::Quadratic;
         check(
-            quadratic && !self.target_l0.is_some_and(|target| positive(target) && target <= config.d_sae as f64),
+            quadratic
+                && !self.target_l0.is_some_and(|target| positive(target) && target <= config.d_sae as f64),
             "the quadratic sparsity loss needs a `target_l0` above 0 and at most the number of latents",
         );
         let per_input =
@@ -152,8 +156,11 @@ impl SaeTraining {
                 "target_l0",
             ],
         };
-        let mut details: Map<String, Value> =
-            ["decoder_init_norm"].iter().chain(names).map(|name| (name.to_string(), all[name].clone())).collect();
+        let mut details: Map<String, Value> = ["decoder_init_norm"]
+            .iter()
+            .chain(names)
+            .map(|name| (name.to_string(), all[name].clone()))
+            .collect();
         if let Architecture::BatchTopK { k, rescale_acts_by_decoder_norm } = config.architecture {
             details.insert("k".to_string(), k.into());
             details.insert("rescale_acts_by_decoder_norm".to_string(), rescale_acts_by_decoder_norm.into());

@@ -19,7 +19,13 @@ impl SaeTask {
 impl Entry {
     /// Turns every dead latent towards an input that was reconstructed badly: the worse, the more likely, by the square of its error. What the
     /// optimizer remembers of the latent stays.
-    pub(crate) fn resample(&self, dead: &[bool], inputs: &Tensor, squares: &[f64], random: Stream) -> Result<()> {
+    pub(crate) fn resample(
+        &self,
+        dead: &[bool],
+        inputs: &Tensor,
+        squares: &[f64],
+        random: Stream,
+    ) -> Result<()> {
         let layer = &self.layer;
         let dtype = layer.w_dec.value().dtype();
         let mut encoder = layer.w_enc.value().t()?.to_dtype(DType::F64)?.to_vec2::<f64>()?;

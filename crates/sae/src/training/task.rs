@@ -79,7 +79,8 @@ impl SaeTask {
             }
         }
         let scope = Scope::new(weights, DType::F32, device);
-        let jump = JumpSpec { bandwidth: options.jumprelu_bandwidth, to_input: options.jumprelu_ste_to_input };
+        let jump =
+            JumpSpec { bandwidth: options.jumprelu_bandwidth, to_input: options.jumprelu_ste_to_input };
         let mut entries = Vec::new();
         for (name, config) in saes {
             let mut layer = SaeLayer::new(&scope.pp(&name), config)?;
@@ -112,8 +113,14 @@ impl SaeTask {
     }
 
     /// Finds the factor of `expected_average_only_in` from the first examples of the data: a run that goes on has it from its checkpoint.
-    pub fn find_scale(&self, data: &dyn Dataset, examples: u64, device: &Device) -> std::result::Result<(), SaeError> {
-        let wanted = |entry: &Entry| entry.layer.config().normalize_activations == Normalize::ExpectedAverageOnlyIn;
+    pub fn find_scale(
+        &self,
+        data: &dyn Dataset,
+        examples: u64,
+        device: &Device,
+    ) -> std::result::Result<(), SaeError> {
+        let wanted =
+            |entry: &Entry| entry.layer.config().normalize_activations == Normalize::ExpectedAverageOnlyIn;
         if !self.entries.iter().any(wanted) {
             return Ok(());
         }
@@ -121,7 +128,9 @@ impl SaeTask {
         let mut norms = vec![(0.0, 0u64); self.entries.len()];
         for indices in indices.chunks(4096) {
             let batch = data.batch(indices, device)?;
-            for (entry, (sum, count)) in self.entries.iter().zip(&mut norms).filter(|(entry, _)| wanted(entry)) {
+            for (entry, (sum, count)) in
+                self.entries.iter().zip(&mut norms).filter(|(entry, _)| wanted(entry))
+            {
                 let of_rows = row_norms(batch.get(entry.input())?)?.to_dtype(DType::F64)?.to_vec1::<f64>()?;
                 *sum += of_rows.iter().sum::<f64>();
                 *count += of_rows.len() as u64;
@@ -132,7 +141,9 @@ impl SaeTask {
             if wanted(entry) {
                 let factor = (entry.layer.config().d_in as f64).sqrt() / (sum / count as f64);
                 if !factor.is_finite() {
-                    return Err(SaeError::bad("the activations have no length to be normalised by: they are all 0, or not finite"));
+                    return Err(SaeError::bad(
+                        "the activations have no length to be normalised by: they are all 0, or not finite",
+                    ));
                 }
                 latents.scaling_factor = Some(factor);
             }
@@ -143,7 +154,10 @@ impl SaeTask {
     /// One autoencoder as it is now, for use: the factor of its inputs and the norms of its decoder are folded into the weights, and a
     /// BatchTopK is a JumpReLU with the threshold that was found.
     pub fn to_sae(&self, index: usize) -> std::result::Result<Sae, SaeError> {
-        let entry = self.entries.get(index).ok_or_else(|| SaeError::bad(format!("there is no autoencoder {index}")))?;
+        let entry = self
+            .entries
+            .get(index)
+            .ok_or_else(|| SaeError::bad(format!("there is no autoencoder {index}")))?;
         let (latents, dead) = {
             let live = self.live();
             (live[index].0.clone(), live[index].0.dead_count(self.options.dead_after_tokens))
@@ -151,7 +165,9 @@ impl SaeTask {
         let layer = &entry.layer;
         let mut config = layer.config().clone();
         config.metadata.insert("training_architecture".to_string(), config.architecture.name().into());
-        config.metadata.insert("training_architecture_details".to_string(), self.options.details(&config).into());
+        config
+            .metadata
+            .insert("training_architecture_details".to_string(), self.options.details(&config).into());
         config.metadata.insert("num_dead_features".to_string(), dead.into());
         let (mut w_enc, mut w_dec) = (layer.w_enc.value().clone(), layer.w_dec.value().clone());
         let mut b_dec = layer.b_dec.value().clone();
@@ -203,7 +219,14 @@ impl Entry {
 struct Given(Vec<(&'static str, Tensor)>);
 
 impl Weights for Given {
-    fn tensor(&mut self, name: &str, shape: &[usize], _: Init, dtype: DType, device: &Device) -> Result<Tensor> {
+    fn tensor(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        _: Init,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Tensor> {
         match self.0.iter().find(|(given, _)| *given == name) {
             Some((_, tensor)) if tensor.dims() == shape => tensor.copy()?.to_dtype(dtype)?.to_device(device),
             _ => candle_core::bail!("there is no weight `{name}` of shape {shape:?}"),
@@ -246,20 +269,25 @@ impl TrainModel for SaeTask {
             let active = activity(&encoded.acts)?;
             let due = !trains || pass.setup().clock.step.is_multiple_of(self.options.metrics_every);
             let measured = match due {
-                true => [active.total() as f64 / x.dims()[0] as f64, explained_variance(&x, &output.detach())?],
+                true => {
+                    [active.total() as f64 / x.dims()[0] as f64, explained_variance(&x, &output.detach())?]
+                }
                 false => [0.0; 2],
             };
             if trains {
-                let missed = self.resamples_at(pass.setup().clock.step).then(|| missed(&x, &output)).transpose()?;
+                let missed =
+                    self.resamples_at(pass.setup().clock.step).then(|| missed(&x, &output)).transpose()?;
                 let mut live = self.live();
                 let pending = &mut live[index].1;
                 pending.add(x.dims()[0] as u64, active);
                 pending.missed = missed;
                 let losses = [&terms.mse, &terms.sparsity, &terms.aux, &terms.pre_act];
                 if due {
-                    let losses = losses.iter().map(|term| term.detach().to_dtype(DType::F64)?.to_scalar::<f64>());
+                    let losses =
+                        losses.iter().map(|term| term.detach().to_dtype(DType::F64)?.to_scalar::<f64>());
                     let losses = losses.collect::<Result<Vec<f64>>>()?;
-                    pending.metrics = LOSSES.into_iter().zip(losses).chain(MEASURED.into_iter().zip(measured)).collect();
+                    pending.metrics =
+                        LOSSES.into_iter().zip(losses).chain(MEASURED.into_iter().zip(measured)).collect();
                 }
             }
             let measured = Tensor::new(measured.map(|value| value as f32).as_slice(), x.device())?;
@@ -287,7 +315,8 @@ impl TrainModel for SaeTask {
     fn files(&self) -> Vec<(String, Vec<u8>)> {
         let of = |entry: &Entry| {
             let mut json = to_json(entry.layer.config());
-            json["metadata"]["training_architecture_details"] = self.options.details(entry.layer.config()).into();
+            json["metadata"]["training_architecture_details"] =
+                self.options.details(entry.layer.config()).into();
             (entry.name.clone(), json)
         };
         let saes: serde_json::Map<String, Value> = self.entries.iter().map(of).collect();

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use tenterhook_hooks::{Gradients, HookRegistry, PassSetup};
 use tenterhook_lens::{CacheOptions, GenerateOptions, LanguageModel};
 use tenterhook_models::next_token_loss;
-use tenterhook_sae::{EvalOptions, LatentEdit, Sae, SaeHook, SaeOptions, TopOptions, evaluate, register_kinds, top_texts};
+use tenterhook_sae::{
+    EvalOptions, LatentEdit, Sae, SaeHook, SaeOptions, TopOptions, evaluate, register_kinds, top_texts,
+};
 
 use crate::support::*;
 
@@ -57,7 +59,8 @@ fn evaluation_is_that_of_saelens() {
         assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{name}: {got}, not {want}");
     }
     for name in ["ce_loss_without_sae", "ce_loss_with_sae", "ce_loss_with_ablation", "ce_loss_score"] {
-        let (got, want) = (found["cross_entropy"][name].as_f64().unwrap(), want["eval"][name].as_f64().unwrap());
+        let (got, want) =
+            (found["cross_entropy"][name].as_f64().unwrap(), want["eval"][name].as_f64().unwrap());
         assert!((got - want).abs() <= 1e-4 * (1.0 + want.abs()), "{name}: {got}, not {want}");
     }
     assert!(report.hooks.iter().any(|hook| hook.kind == "sae" && hook.receipt.edits > 0));
@@ -88,8 +91,15 @@ fn a_cache_changes_nothing() {
     ] {
         let lm = with(options.clone());
         let run = |use_cache: bool| {
-            let options = GenerateOptions { max_new_tokens: 6, use_cache, keep_logits: true, stop_tokens: Some(vec![]), ..GenerateOptions::default() };
-            lm.generate_tokens(vec![prompt.clone()], &options, |_| std::ops::ControlFlow::Continue(())).unwrap()
+            let options = GenerateOptions {
+                max_new_tokens: 6,
+                use_cache,
+                keep_logits: true,
+                stop_tokens: Some(vec![]),
+                ..GenerateOptions::default()
+            };
+            lm.generate_tokens(vec![prompt.clone()], &options, |_| std::ops::ControlFlow::Continue(()))
+                .unwrap()
         };
         let (cached, whole) = (run(true), run(false));
         assert_eq!(cached.new_tokens, whole.new_tokens, "{options}");
@@ -102,7 +112,9 @@ fn a_cache_changes_nothing() {
 fn what_is_not_changed_stays_bit_for_bit() {
     let ids = sequences(&expected())[0].clone();
     let plain = logits(&lm(), &ids);
-    let same = |options: Value| assert_eq!(values(&logits(&with(options.clone()), &ids)), values(&plain), "{options}");
+    let same = |options: Value| {
+        assert_eq!(values(&logits(&with(options.clone()), &ids)), values(&plain), "{options}")
+    };
     same(json!({"latents": [{"latent": 5, "scale": 1.0}]}));
     same(json!({"latents": [{"latent": 5, "add": 9.0}], "strength": 0.0}));
     // A change at one position leaves earlier ones as they were.
@@ -151,7 +163,11 @@ fn options_that_make_no_sense_are_refused() {
     refused(json!({"error_term": false, "points": "blocks.7.hook_resid_post"}), "blocks.7");
     refused(json!({"error_term": false, "positions": []}), "`positions` is empty");
     let names = data("names_a.csv");
-    let named = SaeOptions { names: Some(names), latents: vec![LatentEdit { add: Some(1.0), ..LatentEdit::of("days") }], ..SaeOptions::new(data("inside")) };
+    let named = SaeOptions {
+        names: Some(names),
+        latents: vec![LatentEdit { add: Some(1.0), ..LatentEdit::of("days") }],
+        ..SaeOptions::new(data("inside"))
+    };
     lm.hooks().register(SaeHook::new(named).unwrap()).unwrap();
     assert_eq!(lm.hooks().list_hooks()[0].matched, ["blocks.0.hook_resid_post"]);
 }

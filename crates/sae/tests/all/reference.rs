@@ -30,7 +30,8 @@ fn what_is_written_is_read_again_bit_for_bit() {
         for (a, b) in sae.params().iter().zip(again.params().iter()) {
             assert_eq!((a.name(), values(a.value())), (b.name(), values(b.value())), "{name}");
         }
-        let mut files: Vec<_> = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut files: Vec<_> =
+            std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         files.sort();
         assert_eq!(files, ["cfg.json", "sae_weights.safetensors"], "nothing else is left");
     }
@@ -55,7 +56,9 @@ fn activations_get_the_gradient_of_the_formula() {
         let grads = out.sqr().unwrap().sum_all().unwrap().backward().unwrap();
         let (w_enc, w_dec) = (param(&sae, "W_enc"), param(&sae, "W_dec"));
         let active = want["acts"].gt(0.0).unwrap().to_dtype(x.dtype()).unwrap();
-        let back = (want["recons"].affine(2.0, 0.0).unwrap().broadcast_matmul(&w_dec.t().unwrap()).unwrap() * active).unwrap();
+        let back = (want["recons"].affine(2.0, 0.0).unwrap().broadcast_matmul(&w_dec.t().unwrap()).unwrap()
+            * active)
+            .unwrap();
         let back = match name {
             "gated" => back.broadcast_mul(&param(&sae, "r_mag").exp().unwrap()).unwrap(),
             _ => back,

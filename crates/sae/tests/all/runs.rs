@@ -18,11 +18,19 @@ const TOP_K: Architecture = Architecture::TopK { k: 2, rescale_acts_by_decoder_n
 const BATCH_TOP_K: Architecture = Architecture::BatchTopK { k: 1.5, rescale_acts_by_decoder_norm: true };
 
 fn options() -> SaeTraining {
-    SaeTraining { dead_after_tokens: 64, resample_every: Some(5), l1_coefficient: 0.2, ..SaeTraining::default() }
+    SaeTraining {
+        dead_after_tokens: 64,
+        resample_every: Some(5),
+        l1_coefficient: 0.2,
+        ..SaeTraining::default()
+    }
 }
 
 fn task(architecture: Architecture) -> Arc<SaeTask> {
-    let config = SaeConfig { normalize_activations: Normalize::ExpectedAverageOnlyIn, ..SaeConfig::new(WIDTH, 40, architecture) };
+    let config = SaeConfig {
+        normalize_activations: Normalize::ExpectedAverageOnlyIn,
+        ..SaeConfig::new(WIDTH, 40, architecture)
+    };
     let task = Arc::new(SaeTask::single(config, options(), 7).unwrap());
     task.find_scale(&*world(256), 256, &Device::Cpu).unwrap();
     task
@@ -37,7 +45,10 @@ fn bits(task: &SaeTask) -> Vec<(String, Vec<u64>)> {
     let weights = task.params().iter().map(|param| (param.name().to_string(), param.value().clone()));
     let saved = (0..task.names().count()).flat_map(|i| {
         let sae = task.to_sae(i).unwrap();
-        let params = sae.params().iter().map(move |param| (format!("saved {i} {}", param.name()), param.value().clone()));
+        let params = sae
+            .params()
+            .iter()
+            .map(move |param| (format!("saved {i} {}", param.name()), param.value().clone()));
         params.collect::<Vec<_>>()
     });
     weights.chain(saved).map(|(name, x)| (name, values(&x).into_iter().map(f64::to_bits).collect())).collect()
@@ -51,7 +62,9 @@ fn begin(trainer: Trainer, dir: &Path) -> Trainer {
 
 #[test]
 fn p04_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one() {
-    for architecture in [Architecture::Standard, TOP_K, BATCH_TOP_K, Architecture::JumpRelu, Architecture::Gated] {
+    for architecture in
+        [Architecture::Standard, TOP_K, BATCH_TOP_K, Architecture::JumpRelu, Architecture::Gated]
+    {
         let straight = task(architecture);
         trainer(&straight, world(256), &run(14)).unwrap().train().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -87,12 +100,17 @@ fn several_at_once_are_what_each_is_alone() {
     };
     let ((alone, _), (both, trainer)) = (train(&["a"]), train(&["a", "blocks.1.hook_resid_post"]));
     let own = |task: &SaeTask| -> Vec<_> {
-        bits(task).into_iter().filter(|(name, _)| name.starts_with("a.") || name.starts_with("saved 0")).collect()
+        bits(task)
+            .into_iter()
+            .filter(|(name, _)| name.starts_with("a.") || name.starts_with("saved 0"))
+            .collect()
     };
     assert!(own(&alone).len() >= 8);
     assert_eq!(own(&both), own(&alone));
     let metrics = &trainer.state().metrics;
-    assert!(metrics.contains_key("sae/a/l0") && metrics.contains_key("sae/blocks.1.hook_resid_post/dead_share"));
+    assert!(
+        metrics.contains_key("sae/a/l0") && metrics.contains_key("sae/blocks.1.hook_resid_post/dead_share")
+    );
     assert!(both.points().find("blocks.1.hook_resid_post.hook_sae_acts_post").is_some());
 }
 
@@ -122,7 +140,8 @@ fn dead_latents_are_counted_and_start_anew() {
     let dying = SaeTraining { l1_coefficient: 1e4, ..options() };
     let with = |resample_every| {
         let options = SaeTraining { resample_every, ..dying.clone() };
-        let task = Arc::new(SaeTask::single(SaeConfig::new(WIDTH, 40, Architecture::Standard), options, 7).unwrap());
+        let task =
+            Arc::new(SaeTask::single(SaeConfig::new(WIDTH, 40, Architecture::Standard), options, 7).unwrap());
         let mut trainer = trainer(&task, world(256), &run(40)).unwrap();
         trainer.train().unwrap();
         let dead = trainer.state().metrics["sae/dead_share"];
@@ -138,7 +157,8 @@ fn dead_latents_are_counted_and_start_anew() {
 #[test]
 fn the_norm_of_decoder_rows_can_be_kept_at_one() {
     let options = SaeTraining { unit_norm_decoder: true, ..options() };
-    let task = Arc::new(SaeTask::single(SaeConfig::new(WIDTH, 40, Architecture::Standard), options, 7).unwrap());
+    let task =
+        Arc::new(SaeTask::single(SaeConfig::new(WIDTH, 40, Architecture::Standard), options, 7).unwrap());
     trainer(&task, world(256), &run(12)).unwrap().train().unwrap();
     let rows = values(task.params().get("W_dec").unwrap().value());
     for row in rows.chunks_exact(WIDTH) {
@@ -154,8 +174,19 @@ fn what_cannot_be_trained_is_refused_before() {
         assert!(error.contains(expected), "{error}");
     };
     let config = SaeConfig::new(4, 8, TOP_K);
-    refused(SaeConfig { architecture: Architecture::TopK { k: 9, rescale_acts_by_decoder_norm: true }, ..config.clone() }, options(), "`k` is 9");
-    refused(SaeConfig { normalize_activations: Normalize::LayerNorm, ..config.clone() }, options(), "`aux_loss_coefficient`");
+    refused(
+        SaeConfig {
+            architecture: Architecture::TopK { k: 9, rescale_acts_by_decoder_norm: true },
+            ..config.clone()
+        },
+        options(),
+        "`k` is 9",
+    );
+    refused(
+        SaeConfig { normalize_activations: Normalize::LayerNorm, ..config.clone() },
+        options(),
+        "`aux_loss_coefficient`",
+    );
     refused(config.clone(), SaeTraining { l1_coefficient: f64::NAN, ..options() }, "`l1_coefficient`");
     refused(config, SaeTraining { metrics_every: 0, clip_norm: Some(-1.0), ..options() }, "2 problems");
 }

@@ -73,8 +73,10 @@ fn recovers(architecture: Architecture, options: SaeTraining, run: RunOptions) {
     // What is saved does what was trained.
     let x = activations(512);
     let recons = sae.decode(&sae.encode(&x).unwrap()).unwrap();
-    let (missed, all): (f64, f64) =
-        values(&(&x - &recons).unwrap()).iter().zip(values(&x)).fold((0.0, 0.0), |(m, a), (d, x)| (m + d * d, a + x * x));
+    let (missed, all): (f64, f64) = values(&(&x - &recons).unwrap())
+        .iter()
+        .zip(values(&x))
+        .fold((0.0, 0.0), |(m, a), (d, x)| (m + d * d, a + x * x));
     assert!(missed / all < 0.35, "{}: {}, {metrics:?}", architecture.name(), missed / all);
 }
 

@@ -57,18 +57,22 @@ fn settings(json: &Value) -> (Architecture, SaeTraining) {
         _ => Architecture::BatchTopK { k, rescale_acts_by_decoder_norm: rescale },
     };
     let mut options = json.as_object().unwrap().clone();
-    options.retain(|key, _| !["architecture", "lr", "window", "k", "rescale_acts_by_decoder_norm"].contains(&key.as_str()));
+    options.retain(|key, _| {
+        !["architecture", "lr", "window", "k", "rescale_acts_by_decoder_norm"].contains(&key.as_str())
+    });
     options.insert("dead_after_tokens".into(), (json["window"].as_u64().unwrap() * 16).into());
     (architecture, serde_json::from_value(options.into()).unwrap())
 }
 
 fn check(name: &str) {
     let want = tensors(&data(&format!("train_{name}.safetensors")));
-    let json: Value = serde_json::from_slice(&std::fs::read(data(&format!("train_{name}.json"))).unwrap()).unwrap();
+    let json: Value =
+        serde_json::from_slice(&std::fs::read(data(&format!("train_{name}.json"))).unwrap()).unwrap();
     let (architecture, options) = settings(&json);
     let (steps, batch, width) = want["x"].dims3().unwrap();
     let config = SaeConfig::new(width, want["before.W_enc"].dim(1).unwrap(), architecture);
-    let task = SaeTask::with_weights(vec![(String::new(), config)], options, Before(want.clone()), &Device::Cpu);
+    let task =
+        SaeTask::with_weights(vec![(String::new(), config)], options, Before(want.clone()), &Device::Cpu);
     let task = Arc::new(task.unwrap());
     let x = want["x"].reshape((steps * batch, width)).unwrap();
     let set = Arc::new(InMemory::new(vec![("inputs".to_string(), x)]).unwrap());
@@ -94,7 +98,10 @@ fn check(name: &str) {
         let Some(expected) = want.get(&format!("loss.{theirs}")) else { continue };
         for (step, expected) in values(expected).into_iter().enumerate() {
             let got = seen.0[step].values[&format!("sae/{ours}")];
-            assert!((got - expected).abs() <= 2e-4 * (1.0 + expected.abs()), "{name}: {theirs} of step {step}: {got}, not {expected}");
+            assert!(
+                (got - expected).abs() <= 2e-4 * (1.0 + expected.abs()),
+                "{name}: {theirs} of step {step}: {got}, not {expected}"
+            );
         }
     }
     // What was dead before a step was counted after the one before it.

@@ -6,8 +6,8 @@ mod place;
 mod plan;
 mod task;
 
-pub(crate) use begin::{newest_checkpoint, put_aside};
 pub use begin::{BeginError, Begun, Origin, Start};
+pub(crate) use begin::{newest_checkpoint, put_aside};
 pub use hooks_file::{Attached, HooksFile};
 pub use place::Place;
 pub use plan::{Outline, Plan, schema};

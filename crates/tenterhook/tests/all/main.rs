@@ -60,8 +60,8 @@ mod run_length;
 #[cfg(debug_assertions)]
 mod running;
 mod runs_commands;
-mod saved_beside;
 mod sae_command;
+mod saved_beside;
 mod schema_fuzz;
 mod secrets;
 mod shown;

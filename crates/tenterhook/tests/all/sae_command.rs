@@ -7,9 +7,9 @@ use candle_core::{DType, Device};
 use serde_json::Value;
 use tenterhook::hooks::random::Stream;
 use tenterhook::lens::{CaptureToOptions, LanguageModel, LocalStore, StoreOptions};
+use tenterhook::models::Transformer;
 use tenterhook::models::config::TransformerConfig;
 use tenterhook::models::files::save_model;
-use tenterhook::models::Transformer;
 use tenterhook::sae::Sae;
 
 use crate::support::*;
@@ -32,7 +32,9 @@ impl Scene {
         let tokenizer = dir.path().join("tokenizer.json");
         save_model(&dir.path().join("model"), &model.config_json(), &tensors, Some(&tokenizer)).unwrap();
         let random = Stream::new(5);
-        let word = |i: u64| (0..12).map(|j| char::from(b'a' + random.below(i * 12 + j, 26) as u8)).collect::<String>();
+        let word = |i: u64| {
+            (0..12).map(|j| char::from(b'a' + random.below(i * 12 + j, 26) as u8)).collect::<String>()
+        };
         let texts: Vec<String> = (0..40).map(word).collect();
         fs::write(dir.path().join("texts.txt"), texts.join("\n")).unwrap();
         Self { dir }
@@ -50,8 +52,33 @@ impl Scene {
     fn train(&self, out: &str, more: &[&str]) -> Vec<String> {
         let (model, file, out) = (self.text("model"), self.text("texts.txt"), self.text(out));
         let usual = [
-            "sae", "train", &model, "--points", POINT, "--file", &file, "--out", &out, "--k", "3", "--expansion", "4", "--batch", "32",
-            "--steps", "12", "--context", "16", "--lr", "1e-2", "--metrics-every", "1", "--buffer", "200", "--checkpoint-every", "5",
+            "sae",
+            "train",
+            &model,
+            "--points",
+            POINT,
+            "--file",
+            &file,
+            "--out",
+            &out,
+            "--k",
+            "3",
+            "--expansion",
+            "4",
+            "--batch",
+            "32",
+            "--steps",
+            "12",
+            "--context",
+            "16",
+            "--lr",
+            "1e-2",
+            "--metrics-every",
+            "1",
+            "--buffer",
+            "200",
+            "--checkpoint-every",
+            "5",
         ];
         // What is given again is given in place of the usual.
         let own = |pair: &&[&str]| pair[0] == "--points" || !more.contains(&pair[0]);
@@ -67,7 +94,8 @@ impl Scene {
 
 /// Every letter is a token.
 fn tokenizer() -> String {
-    let mut vocab: Vec<String> = (b'a'..=b'z').map(|c| format!("\"{}\": {}", char::from(c), c - b'a')).collect();
+    let mut vocab: Vec<String> =
+        (b'a'..=b'z').map(|c| format!("\"{}\": {}", char::from(c), c - b'a')).collect();
     vocab.push("\"<unk>\": 26".to_string());
     format!(
         r#"{{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -106,10 +134,14 @@ fn an_autoencoder_is_trained_measured_and_looked_at() {
     let (model, file) = (scene.text("model"), scene.text("texts.txt"));
     for dir in [scene.sae(), scene.text("run/saes/blocks.0.attn.hook_z")] {
         let page = scene.text("eval.html");
-        let eval = ["sae", "eval", &model, &dir, "--file", &file, "--context", "16", "--json", "--html", &page];
+        let eval =
+            ["sae", "eval", &model, &dir, "--file", &file, "--context", "16", "--json", "--html", &page];
         let told = json(&ok(&eval));
         let found = &told["evaluation"];
-        assert!(found["l0"].as_f64().unwrap() <= 3.0 && found["explained_variance"].as_f64().unwrap() > 0.0, "{found}");
+        assert!(
+            found["l0"].as_f64().unwrap() <= 3.0 && found["explained_variance"].as_f64().unwrap() > 0.0,
+            "{found}"
+        );
         let loss = &found["cross_entropy"];
         assert!(loss["ce_loss_score"].as_f64().is_some_and(f64::is_finite), "{loss}");
         assert!(told["receipts"].as_array().unwrap().iter().any(|hook| hook["kind"] == "sae"), "{told}");
@@ -121,7 +153,10 @@ fn an_autoencoder_is_trained_measured_and_looked_at() {
     let top = ["sae", "top", &model, &scene.sae(), "--file", &file, "--names", &names, "--html", &page];
     let by_name = json(&ok(&[&top[..], &["--latents", "the fifth,7", "--json"]].concat()));
     let latents = by_name["latents"].as_array().unwrap();
-    assert_eq!((latents[0]["latent"].as_u64(), latents[0]["name"].as_str(), latents.len()), (Some(5), Some("the fifth"), 2));
+    assert_eq!(
+        (latents[0]["latent"].as_u64(), latents[0]["name"].as_str(), latents.len()),
+        (Some(5), Some("the fifth"), 2)
+    );
     self_contained(&page);
     let ran = ok(&top);
     assert!(ran.stdout.contains("[[") && ran.stdout.contains("tokens"), "{}", ran.stdout);
@@ -130,7 +165,8 @@ fn an_autoencoder_is_trained_measured_and_looked_at() {
     assert!(all.len() <= 4 && !all.is_empty());
     for text in all.iter().flat_map(|latent| latent["texts"].as_array().unwrap()) {
         let place = text["position"].as_u64().unwrap() - text["start"].as_u64().unwrap();
-        let (strongest, at) = (text["activation"].as_f64().unwrap(), text["activations"][place as usize].as_f64().unwrap());
+        let (strongest, at) =
+            (text["activation"].as_f64().unwrap(), text["activations"][place as usize].as_f64().unwrap());
         assert!((strongest - at).abs() < 1e-5, "{text}");
     }
 }
@@ -147,7 +183,8 @@ fn p04_a_training_goes_on_where_it_was() {
     ok(&scene.train("run", &["--quiet", "--steps", "7"]));
     let again = scene.train("run", &["--quiet", "--resume"]);
     ok(&again);
-    let read = |out: &str| fs::read(scene.path(&format!("{out}/saes/{POINT}/sae_weights.safetensors"))).unwrap();
+    let read =
+        |out: &str| fs::read(scene.path(&format!("{out}/saes/{POINT}/sae_weights.safetensors"))).unwrap();
     assert_eq!(read("straight"), read("run"));
     let changed = scene.train("run", &["--resume", "--arch", "gated"]);
     let ran = tenterhook(&changed);
@@ -165,8 +202,12 @@ fn activations_come_from_a_store_too() {
     lm.capture_to(&mut writer, texts.lines(), &options, |_| {}).unwrap();
     writer.finish().unwrap();
     let store = scene.text("store");
-    let args: Vec<String> = scene.train("run", &["--store", &store, "--arch", "standard", "--json", "--points", "blocks.0.attn.hook_z"]);
-    let args: Vec<&String> = args.iter().filter(|word| *word != "--file" && !word.ends_with("texts.txt")).collect();
+    let args: Vec<String> = scene.train(
+        "run",
+        &["--store", &store, "--arch", "standard", "--json", "--points", "blocks.0.attn.hook_z"],
+    );
+    let args: Vec<&String> =
+        args.iter().filter(|word| *word != "--file" && !word.ends_with("texts.txt")).collect();
     let told = json(&ok(&args));
     assert_eq!(told["saes"].as_array().unwrap().len(), 2);
     let sae = Sae::load(&scene.path("run/saes/blocks.0.attn.hook_z")).unwrap();
@@ -213,7 +254,8 @@ fn what_cannot_be_is_refused_before_any_work() {
     refused(&train(&["--lr", "nan"]), "lr");
     refused(&train(&["--batch", "0"]), "0");
     refused(&train(&["--skip-first", "99"]), "no activations");
-    let without: Vec<String> = train(&[]).iter().map(|word| word.replace("texts.txt", "missing.txt")).collect();
+    let without: Vec<String> =
+        train(&[]).iter().map(|word| word.replace("texts.txt", "missing.txt")).collect();
     refused(&without, "missing.txt");
     let taken = scene.train("model", &[]);
     let ran = tenterhook(&taken);
@@ -223,9 +265,18 @@ fn what_cannot_be_is_refused_before_any_work() {
     refused(&words(&["sae", "eval", &model, &model, "--file", &file]), "has no cfg.json");
     let other = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sae/tests/data/topk");
     let other = other.to_str().unwrap();
-    refused(&words(&["sae", "top", &model, other, "--file", &file, "--latents", "24"]), "there is no latent 24");
-    refused(&words(&["sae", "top", &model, other, "--file", &file, "--latents", "days"]), "no latent is named `days`");
-    refused(&words(&["sae", "eval", &model, other, "--file", &file, "--point", "blocks.0.mlp.hook_post"]), "width 8");
+    refused(
+        &words(&["sae", "top", &model, other, "--file", &file, "--latents", "24"]),
+        "there is no latent 24",
+    );
+    refused(
+        &words(&["sae", "top", &model, other, "--file", &file, "--latents", "days"]),
+        "no latent is named `days`",
+    );
+    refused(
+        &words(&["sae", "eval", &model, other, "--file", &file, "--point", "blocks.0.mlp.hook_post"]),
+        "width 8",
+    );
     for command in ["train", "eval", "top"] {
         assert!(ok(&["sae", command, "--help"]).stdout.contains("Example"));
     }
@@ -240,14 +291,15 @@ fn a_latent_is_steered_by_a_hooks_file() {
         let text = format!("[[hooks]]\nkind = \"sae\"\npath = \"run/saes/{POINT}\"\nlatents = [{latents}]\n");
         fs::write(scene.path("hooks.toml"), text).unwrap();
         let (model, file) = (scene.text("model"), scene.text("hooks.toml"));
-        let base = ["generate", &model, "--tokens", "1,2,3", "--max-new-tokens", "6", "--json", "--hooks", &file];
+        let base =
+            ["generate", &model, "--tokens", "1,2,3", "--max-new-tokens", "6", "--json", "--hooks", &file];
         let (cached, whole) = (json(&ok(&base)), json(&ok(&[&base[..], &["--no-cache"]].concat())));
         assert_eq!(cached["generations"], whole["generations"]);
         assert!(cached["receipts"][0]["edits"].as_u64().unwrap() >= 6, "{cached}");
         cached["generations"][0]["new_tokens"].clone()
     };
     let none = hooks("{latent = 0, scale = 1.0}");
-    let all: Vec<Value> = (0..6).map(|latent| hooks(&format!("{{latent = {latent}, set = 200.0}}"))).collect();
+    let all: Vec<Value> =
+        (0..6).map(|latent| hooks(&format!("{{latent = {latent}, set = 200.0}}"))).collect();
     assert!(all.iter().any(|tokens| *tokens != none), "{none} {all:?}");
 }
-

@@ -27,7 +27,10 @@ pub struct DecodeSpec {
 pub fn decode(acts: &Tensor, w: &Tensor, bias: Option<&Tensor>, spec: &DecodeSpec) -> Result<Tensor> {
     let (latents, outputs) = w.dims2()?;
     if acts.dims().last() != Some(&latents) {
-        candle_core::bail!("decode: the last axis of {:?} is not the {latents} latents of the weight", acts.shape());
+        candle_core::bail!(
+            "decode: the last axis of {:?} is not the {latents} latents of the weight",
+            acts.shape()
+        );
     }
     if bias.is_some_and(|bias| bias.dims() != [outputs])
         || spec.divide_by.as_ref().is_some_and(|by| by.dims() != [latents])
@@ -41,7 +44,8 @@ pub fn decode(acts: &Tensor, w: &Tensor, bias: Option<&Tensor>, spec: &DecodeSpe
         let y = bias.map_or_else(|| Ok(y.clone()), |bias| y.broadcast_add(bias))?;
         return y.reshape(with_last(acts.dims(), outputs));
     }
-    let bias = bias.map_or_else(|| Tensor::zeros(outputs, acts.dtype(), acts.device()), |bias| Ok(bias.clone()))?;
+    let bias =
+        bias.map_or_else(|| Tensor::zeros(outputs, acts.dtype(), acts.device()), |bias| Ok(bias.clone()))?;
     let divide_by = spec.divide_by.as_ref().map(|by| by.detach().to_dtype(acts.dtype())).transpose()?;
     let op = DecodeOp { spec: DecodeSpec { divide_by, ..spec.clone() } };
     acts.contiguous()?.apply_op3(&w.contiguous()?, &bias.contiguous()?, op)
@@ -56,7 +60,9 @@ impl DecodeOp {
     fn with_factors<T: Real, R>(&self, f: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
         match &self.spec.divide_by {
             None => f(&[]),
-            Some(by) => cpu::with_slice::<T, _>(by, |by| f(&by.iter().map(|by| T::one() / *by).collect::<Vec<T>>())),
+            Some(by) => {
+                cpu::with_slice::<T, _>(by, |by| f(&by.iter().map(|by| T::one() / *by).collect::<Vec<T>>()))
+            }
         }
     }
 
@@ -93,7 +99,13 @@ impl DecodeOp {
         Ok((T::to_cpu_storage_owned(y), with_last(al.dims(), outputs)))
     }
 
-    fn backward<T: Real>(&self, acts: &Tensor, w: &Tensor, bias: &Tensor, g: &Tensor) -> Result<[Option<Tensor>; 3]> {
+    fn backward<T: Real>(
+        &self,
+        acts: &Tensor,
+        w: &Tensor,
+        bias: &Tensor,
+        g: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
         let (latents, outputs) = w.dims2()?;
         cpu::with_slice::<T, _>(acts, |a| {
             cpu::with_slice::<T, _>(w, |w_values| {

@@ -33,9 +33,14 @@ pub fn encode(
 ) -> Result<Tensor> {
     let (inputs, outputs) = w.dims2()?;
     if x.dims().last() != Some(&inputs) {
-        candle_core::bail!("encode: the last axis of {:?} is not the {inputs} inputs of the weight", x.shape());
+        candle_core::bail!(
+            "encode: the last axis of {:?} is not the {inputs} inputs of the weight",
+            x.shape()
+        );
     }
-    if bias.is_some_and(|bias| bias.dims() != [outputs]) || center.is_some_and(|center| center.dims() != [inputs]) {
+    if bias.is_some_and(|bias| bias.dims() != [outputs])
+        || center.is_some_and(|center| center.dims() != [inputs])
+    {
         candle_core::bail!("encode: a bias needs {outputs} elements and a center {inputs}");
     }
     if !cpu::fused(x) {
@@ -96,7 +101,13 @@ impl EncodeOp {
         Ok((T::to_cpu_storage_owned(y), with_last(xl.dims(), outputs)))
     }
 
-    fn backward<T: Real>(&self, x: &Tensor, w: &Tensor, v: &Tensor, g: &Tensor) -> Result<[Option<Tensor>; 3]> {
+    fn backward<T: Real>(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        v: &Tensor,
+        g: &Tensor,
+    ) -> Result<[Option<Tensor>; 3]> {
         let (inputs, outputs) = w.dims2()?;
         let rows = x.elem_count() / inputs.max(1);
         cpu::with_slice::<T, _>(g, |g| {
@@ -128,7 +139,14 @@ impl EncodeOp {
                         if !center.is_empty() {
                             let w = Mat::new(w_values, inputs, outputs).t();
                             let sums = Mat::new(&sums, 1, outputs);
-                            matmul(MatMut::new(&mut center, 1, inputs), false, -T::one(), sums, w, Threads::All);
+                            matmul(
+                                MatMut::new(&mut center, 1, inputs),
+                                false,
+                                -T::one(),
+                                sums,
+                                w,
+                                Threads::All,
+                            );
                         }
                         sums.append(&mut center);
                         Some(cpu::tensor(sums, v.shape())?)

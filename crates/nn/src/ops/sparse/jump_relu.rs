@@ -78,7 +78,12 @@ impl JumpOp {
         Ok((T::to_cpu_storage_owned(y), xl.shape().clone()))
     }
 
-    fn backward<T: Real>(&self, x: &Tensor, t: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn backward<T: Real>(
+        &self,
+        x: &Tensor,
+        t: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let columns = t.elem_count();
         let (bandwidth, half) = (T::of(self.spec.bandwidth), T::of(0.5));
         let mut dx = vec![T::zero(); x.elem_count()];
@@ -129,7 +134,13 @@ impl CustomOp2 for JumpOp {
         dispatch!(x.dtype(), T => self.forward::<T>((x, xl), (t, tl)))
     }
 
-    fn bwd(&self, x: &Tensor, t: &Tensor, _y: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        t: &Tensor,
+        _y: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         dispatch!(x.dtype(), T => self.backward::<T>(x, t, g))
     }
 }

@@ -27,7 +27,12 @@ impl Nonzeros {
             let mut found = (Vec::new(), Vec::new());
             for row in rows.chunks_exact(columns) {
                 let before = found.1.len();
-                found.1.extend((0..columns as u32).zip(row).filter(|(_, value)| **value != T::zero()).map(|(column, _)| column));
+                found.1.extend(
+                    (0..columns as u32)
+                        .zip(row)
+                        .filter(|(_, value)| **value != T::zero())
+                        .map(|(column, _)| column),
+                );
                 found.0.push(found.1.len() - before);
                 if found.1.len() > most {
                     return None;
@@ -115,12 +120,12 @@ mod tests {
         }
         let found = Nonzeros::find(&values, 40).map(|found| {
             let columns = found.by_column(40);
-            ([0, 1, 2].map(|row| found.row(row).to_vec()), [0, 3, 5, 39].map(|column| columns.column(column).to_vec()))
+            (
+                [0, 1, 2].map(|row| found.row(row).to_vec()),
+                [0, 3, 5, 39].map(|column| columns.column(column).to_vec()),
+            )
         });
-        assert_eq!(
-            found,
-            Some(([vec![3, 39], vec![], vec![0, 3]], [vec![2], vec![0, 2], vec![], vec![0]]))
-        );
+        assert_eq!(found, Some(([vec![3, 39], vec![], vec![0, 3]], [vec![2], vec![0, 2], vec![], vec![0]])));
         assert!(Nonzeros::find(&[1f32; 120], 40).is_none());
     }
 }

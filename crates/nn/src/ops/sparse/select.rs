@@ -137,9 +137,7 @@ mod tests {
 
     /// Numbers with many ties.
     fn numbers(len: usize, seed: u64) -> Vec<f64> {
-        (0..len as u64)
-            .map(|i| (((i * 2_654_435_761 + seed * 97) >> 7) % 41) as f64 * 0.25 - 4.0)
-            .collect()
+        (0..len as u64).map(|i| (((i * 2_654_435_761 + seed * 97) >> 7) % 41) as f64 * 0.25 - 4.0).collect()
     }
 
     #[test]

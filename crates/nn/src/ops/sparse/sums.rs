@@ -142,7 +142,13 @@ impl CustomOp2 for WeightedSum {
         dispatch!(x.dtype(), T => self.forward::<T>((x, xl), (w, wl)))
     }
 
-    fn bwd(&self, x: &Tensor, w: &Tensor, _y: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        _y: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let [dx, dw] = dispatch!(x.dtype(), T => self.backward::<T>(x, w, g))?;
         Ok((dx, dw))
     }

@@ -57,7 +57,9 @@ pub fn top_k(x: &Tensor, spec: &TopKSpec) -> Result<Tensor> {
     if spec.scale.as_ref().is_some_and(|scale| scale.dims() != [columns])
         || spec.only.as_ref().is_some_and(|only| only.len() != columns)
     {
-        candle_core::bail!("top_k: there must be one factor and one choice per column, and there are {columns}");
+        candle_core::bail!(
+            "top_k: there must be one factor and one choice per column, and there are {columns}"
+        );
     }
     let detached = || spec.scale.as_ref().map(Tensor::detach);
     if cpu::fused(x) {
@@ -275,7 +277,13 @@ mod tests {
     #[test]
     fn impossible_choices_are_errors() {
         let x = random((2, 5), 1, DType::F32);
-        for keep in [Keep::PerRow(0), Keep::PerRow(6), Keep::PerBatch(0.0), Keep::PerBatch(5.5), Keep::PerBatch(f64::NAN)] {
+        for keep in [
+            Keep::PerRow(0),
+            Keep::PerRow(6),
+            Keep::PerBatch(0.0),
+            Keep::PerBatch(5.5),
+            Keep::PerBatch(f64::NAN),
+        ] {
             assert!(top_k(&x, &TopKSpec::new(keep)).is_err(), "{keep:?}");
         }
         let scale = Some(random(4, 1, DType::F32));

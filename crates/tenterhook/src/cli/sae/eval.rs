@@ -16,7 +16,9 @@ use crate::pages::{Bars, Page};
 
 /// Measure an autoencoder: what it keeps of the activations, and what the model loses when it sees reconstructions in their place.
 #[derive(Args)]
-#[command(after_help = "Example: tenterhook sae eval ./gpt2 runs/sae/saes/blocks.8.hook_resid_pre --file held_out.txt")]
+#[command(
+    after_help = "Example: tenterhook sae eval ./gpt2 runs/sae/saes/blocks.8.hook_resid_pre --file held_out.txt"
+)]
 pub(super) struct EvalArgs {
     #[command(flatten)]
     model: ModelArgs,
@@ -71,7 +73,10 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
 }
 
 fn rows(found: &Evaluated) -> Vec<Vec<String>> {
-    let mut rows = vec![vec!["point".to_string(), found.point.clone()], vec!["tokens".to_string(), found.tokens.to_string()]];
+    let mut rows = vec![
+        vec!["point".to_string(), found.point.clone()],
+        vec!["tokens".to_string(), found.tokens.to_string()],
+    ];
     let mut add = |name: &str, value: f64| rows.push(vec![name.to_string(), format!("{value:.4}")]);
     add("l0", found.l0);
     add("explained_variance", found.explained_variance);

@@ -18,7 +18,9 @@ use super::error::CliError;
 /// Autoencoders are directories as SAELens writes and reads them. To steer a latent while a model generates, use the hook kind `sae` in a
 /// hooks file: `tenterhook hooks sae`.
 #[derive(Args)]
-#[command(after_help = "Example: tenterhook sae train ./gpt2 --points blocks.8.hook_resid_pre --file texts.txt --tokens 1000000 --out runs/sae")]
+#[command(
+    after_help = "Example: tenterhook sae train ./gpt2 --points blocks.8.hook_resid_pre --file texts.txt --tokens 1000000 --out runs/sae"
+)]
 pub(super) struct SaeArgs {
     #[command(subcommand)]
     command: Command,

@@ -24,9 +24,9 @@ impl Place {
         let place = Self { out: out.to_path_buf(), resume };
         let shown = out.display();
         match (resume, out.join("run.json").is_file()) {
-            (true, false) => {
-                Err(CliError::bad_input(format!("--resume: there is no run in {shown}; start one without --resume")))
-            }
+            (true, false) => Err(CliError::bad_input(format!(
+                "--resume: there is no run in {shown}; start one without --resume"
+            ))),
             (false, _) if out.symlink_metadata().is_ok() => Err(CliError::bad_input(format!(
                 "--out {shown} is there already: go on with it by --resume, or name another directory"
             ))),
@@ -43,7 +43,9 @@ impl Place {
 
     fn parts(&self) -> Result<(PathBuf, String), CliError> {
         let name = self.out.file_name().and_then(|name| name.to_str()).map(str::to_string);
-        let name = name.ok_or_else(|| CliError::bad_input(format!("--out {} does not name a directory", self.out.display())))?;
+        let name = name.ok_or_else(|| {
+            CliError::bad_input(format!("--out {} does not name a directory", self.out.display()))
+        })?;
         let above = self.out.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok((above.to_path_buf(), name))
     }
@@ -102,7 +104,11 @@ fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(String,
 }
 
 fn to_toml(config: &Value) -> String {
-    let lines = config.as_object().into_iter().flatten().map(|(key, value)| format!("{key} = {}\n", toml_value(value)));
+    let lines = config
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, value)| format!("{key} = {}\n", toml_value(value)));
     lines.collect()
 }
 

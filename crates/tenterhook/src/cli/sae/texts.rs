@@ -37,7 +37,8 @@ impl TextArgs {
         let options = TextOptions { context: self.context, prepend_bos: self.bos.choice() };
         let text = read(path)?;
         let lines = text.lines().filter(|line| !line.trim().is_empty());
-        sequences(lm, lines, &options).map_err(|error| CliError::bad_input(format!("{}: {error}", path.display())))
+        sequences(lm, lines, &options)
+            .map_err(|error| CliError::bad_input(format!("{}: {error}", path.display())))
     }
 }
 
@@ -47,7 +48,10 @@ fn read(path: &Path) -> Result<String, CliError> {
     let file = File::open(path).map_err(|error| bad(error.to_string()))?;
     file.take(LARGEST + 1).read_to_end(&mut text).map_err(|error| bad(error.to_string()))?;
     if text.len() as u64 > LARGEST {
-        return Err(bad(format!("more than {} MiB are too much to hold; capture into a store first", LARGEST >> 20)));
+        return Err(bad(format!(
+            "more than {} MiB are too much to hold; capture into a store first",
+            LARGEST >> 20
+        )));
     }
     String::from_utf8(text).map_err(|error| bad(format!("is not UTF-8: {error}")))
 }
@@ -58,7 +62,9 @@ pub(super) fn progress(total: usize, what: &'static str) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {eta}");
-    ProgressBar::new(total as u64).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())).with_message(what)
+    ProgressBar::new(total as u64)
+        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+        .with_message(what)
 }
 
 /// A path as it is given to the library.

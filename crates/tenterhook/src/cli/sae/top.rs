@@ -56,7 +56,11 @@ pub(super) fn run(args: &TopArgs) -> Result<Outcome, CliError> {
     let sae = Sae::load(&args.sae)?;
     let names = args.names.as_deref().map(ConceptNames::load).transpose()?.unwrap_or_default();
     let resolve = |text: &String| names.resolve(text, sae.config().d_sae);
-    let latents = args.latents.as_ref().map(|list| list.iter().map(resolve).collect::<Result<Vec<_>, _>>()).transpose()?;
+    let latents = args
+        .latents
+        .as_ref()
+        .map(|list| list.iter().map(resolve).collect::<Result<Vec<_>, _>>())
+        .transpose()?;
     let lm = args.model.load()?;
     let sequences = args.texts.sequences(&lm, &args.file)?;
     let options = TopOptions {

@@ -8,7 +8,9 @@ use serde_json::{Map, Value, json};
 use tenterhook_hooks::{HookRegistry, RunStatus};
 use tenterhook_lens::StoreReader;
 use tenterhook_record::name::file_safe;
-use tenterhook_sae::source::{ActivationSource, ActivationStream, ModelActivations, PointActivations, StoreActivations, StreamOptions};
+use tenterhook_sae::source::{
+    ActivationSource, ActivationStream, ModelActivations, PointActivations, StoreActivations, StreamOptions,
+};
 use tenterhook_sae::training::{RunOptions, SaeTask, SaeTraining, SparsityLoss, trainer};
 use tenterhook_sae::{Architecture, Normalize, Reshape, SaeConfig};
 use tenterhook_train::schedule::ScheduleConfig;
@@ -173,7 +175,9 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
     let task = Arc::new(SaeTask::new(saes, options, args.seed, &device)?);
     let steps = args.steps.unwrap_or_else(|| args.tokens.unwrap_or(0) / args.batch.max(1) as u64);
     if steps == 0 {
-        return Err(CliError::bad_input("there is no step to take: --steps is 0, or --tokens is less than one --batch"));
+        return Err(CliError::bad_input(
+            "there is no step to take: --steps is 0, or --tokens is less than one --batch",
+        ));
     }
     let run = RunOptions {
         lr: args.lr,
@@ -251,7 +255,10 @@ fn configs(args: &TrainArgs, source: &dyn ActivationSource) -> Result<Vec<(Strin
         };
         if name.ends_with("hook_z") {
             config.reshape_activations = Reshape::HookZ;
-        } else if [".hook_q", ".hook_k", ".hook_v", "hook_rot_q", "hook_rot_k", "hook_result"].iter().any(|end| name.ends_with(end)) {
+        } else if [".hook_q", ".hook_k", ".hook_v", "hook_rot_q", "hook_rot_k", "hook_result"]
+            .iter()
+            .any(|end| name.ends_with(end))
+        {
             return Err(CliError::bad_input(format!(
                 "`{name}` has heads, and of such points the format of SAELens knows only hook_z"
             )));

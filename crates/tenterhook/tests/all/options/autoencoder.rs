@@ -37,11 +37,13 @@ pub(super) fn cases() -> Vec<Case> {
     vec![
         case("sae.path", [data!("topk"), data!("jumprelu")], weights)
             .with("points = \"blocks.0.hook_resid_post\"\nlatents = [{latent = 3, add = 1.0}]\n"),
-        case("sae.points", ["\"blocks.0.hook_resid_pre\"", "\"blocks.0.hook_mlp_out\""], weights).with(POINTS),
+        case("sae.points", ["\"blocks.0.hook_resid_pre\"", "\"blocks.0.hook_mlp_out\""], weights)
+            .with(POINTS),
         // Only the last position is asked for its answer.
         case("sae.positions", ["0", "[-1]"], weights).with(EDITS),
         case("sae.error_term", ["true", "false"], weights).with(EDITS),
-        case("sae.latents", ["[{latent = 3, add = 1.0}]", "[{latent = 3, set = 1.0, max = 0.5}]"], weights).with(WITH),
+        case("sae.latents", ["[{latent = 3, add = 1.0}]", "[{latent = 3, set = 1.0, max = 0.5}]"], weights)
+            .with(WITH),
         case("sae.names", [data!("names_a.csv"), data!("names_b.csv")], weights).with(NAMED),
         case("sae.strength", ["1.0", "0.5"], weights).with(EDITS),
     ]
