@@ -1,14 +1,17 @@
 //! An autoencoder's weights and points, and what it computes.
 
+use std::sync::Arc;
+
 use candle_core::{D, Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::ops::sparse::{
-    DecodeSpec, EncodeGrads, JumpSpec, Keep, TopKSpec, decode, encode, jump_relu, row_norms, top_k,
+    Activity, AutoencodeSpec, AutoencoderWeights, DecodeSpec, EncodeGrads, JumpSpec, Keep, TopKSpec,
+    activity, autoencode, decode, encode, jump_relu, row_norms, top_k,
 };
 use tenterhook_nn::ops::{Activation, activate};
 use tenterhook_nn::{Init, Param, Scope};
 
-use crate::config::{Architecture, Reshape, SaeConfig};
+use crate::config::{Architecture, Normalize, Reshape, SaeConfig};
 use crate::normalize::Undo;
 
 /// The weights and points of one autoencoder, under the names that SAELens gives them.
@@ -59,6 +62,16 @@ pub struct Encoded {
     pub(crate) undo: Undo,
     /// The shape of what was encoded.
     shape: Vec<usize>,
+}
+
+/// What a step of training came to.
+pub(crate) struct Step {
+    pub(crate) output: Tensor,
+    pub(crate) activity: Activity,
+    /// What dead latents make of the input.
+    pub(crate) also: Option<Tensor>,
+    /// The latents, unless nobody has to know them.
+    pub(crate) encoded: Option<Encoded>,
 }
 
 impl Encoded {
@@ -141,13 +154,20 @@ impl SaeLayer {
 
     /// The latents of activations `[.., d_in]`, or `[.., heads, d_head]` where the configuration says so.
     pub fn encode(&self, x: &Tensor, pass: &Pass) -> Result<Encoded> {
-        let input = pass.tap_shared(self.points.input, None, self.flat(x)?)?;
-        let (input, undo) = self.config.normalize_activations.apply(&input)?;
+        self.encode_input(&self.input(x, pass)?, x.dims(), pass)
+    }
+
+    fn input(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        pass.tap_shared(self.points.input, None, self.flat(x)?)
+    }
+
+    fn encode_input(&self, input: &Tensor, shape: &[usize], pass: &Pass) -> Result<Encoded> {
+        let (input, undo) = self.config.normalize_activations.apply(input)?;
         let (pre, gate) = self.pre_activations(&input, pass)?;
         let pre = pass.tap(self.points.acts_pre, pre)?;
         let acts = self.activate(&pre, gate.as_ref(), pass)?;
         let acts = pass.tap(self.points.acts_post, acts)?;
-        Ok(Encoded { acts, pre, gate, undo, shape: x.dims().to_vec() })
+        Ok(Encoded { acts, pre, gate, undo, shape: shape.to_vec() })
     }
 
     /// Before the activation function: the pre-activations, and for `gated` what decides on top of them.
@@ -232,11 +252,63 @@ impl SaeLayer {
     pub fn forward(&self, x: &Tensor, pass: &Pass) -> Result<(Encoded, Tensor)> {
         let encoded = self.encode(x, pass)?;
         let output = self.decode(&encoded, pass)?;
+        let output = self.output(x, output, pass)?;
+        Ok((encoded, output))
+    }
+
+    fn output(&self, x: &Tensor, output: Tensor, pass: &Pass) -> Result<Tensor> {
         if pass.armed(self.points.error) {
             pass.tap(self.points.error, (x.detach() - output.detach())?)?;
         }
-        let output = pass.tap(self.points.output, output)?;
-        Ok((encoded, output))
+        pass.tap_shared(self.points.output, None, output)
+    }
+
+    /// The same for a step of training, in one op where the architecture allows it and nobody looks at the latents. The bits are the same
+    /// either way. `dead` are latents that a top-k autoencoder decodes once more by themselves, so many of them.
+    pub(crate) fn step(
+        &self,
+        x: &Tensor,
+        dead: Option<(Arc<Vec<bool>>, usize)>,
+        pass: &Pass,
+    ) -> Result<Step> {
+        let input = self.input(x, pass)?;
+        let Points { acts_pre, acts_post, recons, .. } = self.points;
+        let alone = !pass.armed(acts_pre) && !pass.armed(acts_post) && pass.tracks_parameters();
+        let plain =
+            matches!(self.config.normalize_activations, Normalize::None | Normalize::ExpectedAverageOnlyIn);
+        if let (Architecture::TopK { k, .. }, Bias::Plain(b_enc), true) =
+            (self.config.architecture, &self.bias, alone && plain)
+        {
+            let (encoder_grad, decoder_grad) = (self.w_enc.buffer(pass), self.w_dec.buffer(pass));
+            let weights = AutoencoderWeights {
+                w_enc: self.w_enc.at(pass),
+                b_enc: b_enc.at(pass),
+                w_dec: self.w_dec.at(pass),
+                b_dec: self.b_dec.at(pass),
+                encoder_grad: encoder_grad.as_ref(),
+                decoder_grad: decoder_grad.as_ref(),
+            };
+            let scale = self.decoder_norms(pass)?;
+            let spec =
+                AutoencodeSpec { k, scale, also: dead.clone(), centered: self.config.apply_b_dec_to_input };
+            if let Some(done) = autoencode(&input, weights, &spec)? {
+                let output = pass.tap_shared(recons, None, done.recons)?.reshape(x.dims())?;
+                let output = self.output(x, output, pass)?;
+                return Ok(Step { output, activity: done.activity, also: done.also, encoded: None });
+            }
+        }
+        let encoded = self.encode_input(&input, x.dims(), pass)?;
+        let output = self.decode(&encoded, pass)?;
+        let output = self.output(x, output, pass)?;
+        let also = match dead {
+            None => None,
+            Some((only, k)) => {
+                let spec =
+                    TopKSpec { only: Some(only), relu: false, ..self.top_k_spec(Keep::PerRow(k), pass)? };
+                Some(self.recons(&top_k(&encoded.pre, &spec)?, pass, false)?)
+            }
+        };
+        Ok(Step { output, activity: activity(&encoded.acts)?, also, encoded: Some(encoded) })
     }
 
     /// By how much a reconstruction changes when these latents change by so much, `changes [.., latents.len()]`.

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::{DType, Device, Result, Tensor};
 use serde_json::{Value, json};
 use tenterhook_hooks::{Batch, Mode, Pass, PointTable};
-use tenterhook_nn::ops::sparse::{JumpSpec, activity, row_norms};
+use tenterhook_nn::ops::sparse::{JumpSpec, row_norms};
 use tenterhook_nn::{Init, Params, Scope, Weights};
 use tenterhook_train::data::Dataset;
 use tenterhook_train::{Evaluation, TrainModel};
 
 use super::latents::{Latents, Pending};
-use super::losses::Forward;
+use super::losses::{Forward, decoded_dead};
 use super::options::SaeTraining;
 use crate::cfg_json::to_json;
 use crate::config::{Architecture, Normalize, SaeConfig};
@@ -255,18 +255,13 @@ impl TrainModel for SaeTask {
             };
             let x = batch.get(entry.input())?.to_dtype(DType::F32)?;
             let x = factor.map_or_else(|| Ok(x.clone()), |factor| &x * factor)?;
-            let (encoded, output) = entry.layer.forward(&x, pass)?;
-            let forward = Forward {
-                layer: &entry.layer,
-                options: &self.options,
-                pass,
-                x: &x,
-                encoded: &encoded,
-                output: &output,
-                dead: dead.filter(|_| trains),
-            };
+            let dead = dead.filter(|_| trains);
+            let also = decoded_dead(entry.layer.config(), &self.options, dead.as_ref());
+            let step = entry.layer.step(&x, also, pass)?;
+            let forward =
+                Forward { layer: &entry.layer, options: &self.options, pass, x: &x, step: &step, dead };
             let terms = forward.terms()?;
-            let active = activity(&encoded.acts)?;
+            let (active, output) = (step.activity, step.output);
             let due = !trains || pass.setup().clock.step.is_multiple_of(self.options.metrics_every);
             let measured = match due {
                 true => {

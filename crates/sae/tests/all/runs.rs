@@ -114,6 +114,27 @@ fn several_at_once_are_what_each_is_alone() {
     assert!(both.points().find("blocks.1.hook_resid_post.hook_sae_acts_post").is_some());
 }
 
+/// Where nobody looks at the latents, they are never a tensor; the bits are the same all the same.
+#[test]
+fn p16_watching_changes_nothing_of_the_step_in_one_op() {
+    for dead_after_tokens in [64, 1 << 40] {
+        let train = |points: Option<&str>| {
+            let options = SaeTraining { dead_after_tokens, resample_every: None, ..options() };
+            let task = Arc::new(SaeTask::single(SaeConfig::new(WIDTH, 240, TOP_K), options, 7).unwrap());
+            let mut trainer = trainer(&task, world(256), &run(8)).unwrap();
+            if let Some(points) = points {
+                trainer.add_hook(hook_fn::observe(points.to_string(), |_, _, _| Ok(()))).unwrap();
+            }
+            assert!(!trainer.train().unwrap().degraded);
+            bits(&task)
+        };
+        let silent = train(None);
+        for points in ["hook_sae_*", "hook_sae_acts_post", "hook_sae_recons", "hook_sae_input"] {
+            assert_eq!(train(Some(points)), silent, "{points}");
+        }
+    }
+}
+
 #[test]
 fn p16_watching_changes_nothing() {
     for architecture in [TOP_K, BATCH_TOP_K, Architecture::JumpRelu] {

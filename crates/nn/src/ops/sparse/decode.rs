@@ -192,8 +192,7 @@ fn weight_grad<T: Real>(
     let by_latent = nonzeros.by_column(latents);
     cpu::for_chunks(dw, outputs * LATENTS_PER_TASK, |start, dw| {
         for (latent, dw) in (start / outputs..).zip(dw.chunks_exact_mut(outputs)) {
-            for row in by_latent.column(latent) {
-                let row = *row as usize;
+            for (row, _) in by_latent.column(latent) {
                 let act = times(acts[row * latents + latent], factors, latent);
                 add_times(dw, act, &g[row * outputs..(row + 1) * outputs]);
             }
@@ -205,7 +204,7 @@ const ROWS_PER_TASK: usize = 16;
 const LATENTS_PER_TASK: usize = 64;
 
 #[inline(always)]
-fn times<T: Real>(value: T, factors: &[T], latent: usize) -> T {
+pub(super) fn times<T: Real>(value: T, factors: &[T], latent: usize) -> T {
     factors.get(latent).map_or(value, |factor| value * *factor)
 }
 

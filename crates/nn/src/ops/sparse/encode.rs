@@ -11,7 +11,7 @@ use super::super::grad_buffer::deliver;
 use super::super::linear::with_last;
 use super::super::matmul::{Mat, MatMut, Threads, matmul};
 use super::super::real::Real;
-use super::rows::{Nonzeros, add_times};
+use super::rows::{ByColumn, Nonzeros, add_times};
 
 /// Where the gradient of the encoder's matrix is added up; without a buffer it goes to candle's tape.
 #[derive(Clone, Debug, Default)]
@@ -59,8 +59,29 @@ struct EncodeOp {
     grads: EncodeGrads,
 }
 
+/// `x @ w + bias`, for an `x` that has lost its center.
+pub(super) fn product<T: Real>(x: &[T], w: &[T], bias: &[T], (inputs, outputs): (usize, usize)) -> Vec<T> {
+    let rows = x.len() / inputs.max(1);
+    // SAFETY: the bias is written to every row before the product adds to it.
+    let mut y = unsafe { cpu::uninit::<T>(rows * outputs) };
+    cpu::for_chunks(&mut y, cpu::chunk_rows(outputs) * outputs, |_, y| {
+        y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
+    });
+    let (x, w) = (Mat::new(x, rows, inputs), Mat::new(w, inputs, outputs));
+    matmul(MatMut::new(&mut y, rows, outputs), true, T::one(), x, w, Threads::All);
+    y
+}
+
+/// The gradient of the center, from the gradients of the outputs summed over all rows.
+pub(super) fn center_grad<T: Real>(sums: &[T], w: &[T], (inputs, outputs): (usize, usize)) -> Vec<T> {
+    let mut center = vec![T::zero(); inputs];
+    let (sums, w) = (Mat::new(sums, 1, outputs), Mat::new(w, inputs, outputs).t());
+    matmul(MatMut::new(&mut center, 1, inputs), false, -T::one(), sums, w, Threads::All);
+    center
+}
+
 /// `x` without its center.
-fn centered<T: Real>(x: &[T], center: &[T]) -> Vec<T> {
+pub(super) fn centered<T: Real>(x: &[T], center: &[T]) -> Vec<T> {
     let mut out = x.to_vec();
     if !center.is_empty() {
         let columns = center.len();
@@ -83,21 +104,7 @@ impl EncodeOp {
         let (inputs, outputs) = wl.shape().dims2()?;
         let (x, w, v) = (cpu::slice::<T>(x, xl)?, cpu::slice::<T>(w, wl)?, cpu::slice::<T>(v, vl)?);
         let (bias, center) = v.split_at(outputs);
-        let rows = x.len() / inputs.max(1);
-        // SAFETY: the bias is written to every row before the product adds to it.
-        let mut y = unsafe { cpu::uninit::<T>(rows * outputs) };
-        cpu::for_chunks(&mut y, cpu::chunk_rows(outputs) * outputs, |_, y| {
-            y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-        });
-        let x = centered(x, center);
-        matmul(
-            MatMut::new(&mut y, rows, outputs),
-            true,
-            T::one(),
-            Mat::new(&x, rows, inputs),
-            Mat::new(w, inputs, outputs),
-            Threads::All,
-        );
+        let y = product(&centered(x, center), w, bias, (inputs, outputs));
         Ok((T::to_cpu_storage_owned(y), with_last(xl.dims(), outputs)))
     }
 
@@ -135,20 +142,9 @@ impl EncodeOp {
                     true => {
                         let mut sums = vec![T::zero(); outputs];
                         cpu::add_column_sums(&mut sums, g, outputs);
-                        let mut center = vec![T::zero(); v.elem_count() - outputs];
-                        if !center.is_empty() {
-                            let w = Mat::new(w_values, inputs, outputs).t();
-                            let sums = Mat::new(&sums, 1, outputs);
-                            matmul(
-                                MatMut::new(&mut center, 1, inputs),
-                                false,
-                                -T::one(),
-                                sums,
-                                w,
-                                Threads::All,
-                            );
+                        if v.elem_count() > outputs {
+                            sums.extend(center_grad(&sums, w_values, (inputs, outputs)));
                         }
-                        sums.append(&mut center);
                         Some(cpu::tensor(sums, v.shape())?)
                     }
                 };
@@ -166,19 +162,29 @@ fn weight_grad<T: Real>(dw: &mut [T], fresh: bool, x: &[T], g: &[T], (inputs, ou
         return matmul(MatMut::new(dw, inputs, outputs), !fresh, T::one(), x, g, Threads::All);
     };
     let by_column = nonzeros.by_column(outputs);
+    add_columns(dw, &by_column, |row, column, _| g[row * outputs + column], x, (inputs, outputs));
+}
+
+/// `dw += x^T @ g` for a `g` with few elements, whose values `g(row, column, entry)` gives.
+pub(super) fn add_columns<T: Real>(
+    dw: &mut [T],
+    by_column: &ByColumn,
+    g: impl Fn(usize, usize, usize) -> T + Sync,
+    x: &[T],
+    (inputs, outputs): (usize, usize),
+) {
     // Latent by latent into rows of their own, because the columns of `dw` are far apart in memory; then turned over.
     let mut turned = vec![T::zero(); outputs * inputs];
     cpu::for_chunks(&mut turned, inputs * LATENTS_PER_TASK, |start, part| {
         for (column, to) in (start / inputs..).zip(part.chunks_exact_mut(inputs)) {
-            for row in by_column.column(column) {
-                let row = *row as usize;
-                add_times(to, g[row * outputs + column], &x[row * inputs..(row + 1) * inputs]);
+            for (row, entry) in by_column.column(column) {
+                add_times(to, g(row, column, entry), &x[row * inputs..(row + 1) * inputs]);
             }
         }
     });
     dw.par_chunks_mut(outputs * INPUTS_PER_TASK).enumerate().for_each(|(task, part)| {
         let first = task * INPUTS_PER_TASK;
-        for column in (0..outputs).filter(|column| !by_column.column(*column).is_empty()) {
+        for column in (0..outputs).filter(|column| !by_column.is_empty(*column)) {
             for (i, to) in part.chunks_exact_mut(outputs).enumerate() {
                 to[column] += turned[column * inputs + first + i];
             }

@@ -2,6 +2,7 @@
 //!
 //! Tensors stay dense, so that hooks can look at them; the kernels skip what is zero.
 
+mod autoencode;
 mod decode;
 mod encode;
 mod jump_relu;
@@ -10,6 +11,7 @@ mod select;
 mod sums;
 mod top_k;
 
+pub use autoencode::{AutoencodeSpec, Autoencoded, AutoencoderWeights, autoencode};
 pub use decode::{DecodeSpec, decode};
 pub use encode::{EncodeGrads, encode};
 pub use jump_relu::{JumpSpec, jump_relu, step};

@@ -1,6 +1,7 @@
 //! The nonzero elements of a matrix, by row and by column.
 
 use rayon::prelude::*;
+use std::ops::Range;
 
 use super::super::cpu;
 use super::super::real::Real;
@@ -19,7 +20,7 @@ pub(super) struct Nonzeros {
 impl Nonzeros {
     /// Finds them, unless there are so many that a matrix product is faster.
     pub(super) fn find<T: Real>(values: &[T], columns: usize) -> Option<Self> {
-        if columns == 0 || values.is_empty() || u32::try_from(columns).is_err() {
+        if columns == 0 || values.is_empty() || u32::try_from(values.len() / WORTH_SKIPPING).is_err() {
             return None;
         }
         let most = values.len() / WORTH_SKIPPING;
@@ -57,9 +58,34 @@ impl Nonzeros {
         Some(Self { starts, columns: all })
     }
 
+    /// Those of rows that are given one after the other, each with ascending columns.
+    pub(super) fn from_rows(rows: impl IntoIterator<Item = Vec<u32>>) -> Self {
+        let (mut starts, mut columns) = (vec![0], Vec::new());
+        for row in rows {
+            columns.extend(row);
+            starts.push(columns.len());
+        }
+        Self { starts, columns }
+    }
+
     /// The columns of a row, ascending.
     pub(super) fn row(&self, row: usize) -> &[u32] {
-        &self.columns[self.starts[row]..self.starts[row + 1]]
+        &self.columns[self.entries(row)]
+    }
+
+    /// Where the elements of a row are among all of them.
+    pub(super) fn entries(&self, row: usize) -> Range<usize> {
+        self.starts[row]..self.starts[row + 1]
+    }
+
+    /// The column of an element.
+    pub(super) fn latent(&self, entry: usize) -> usize {
+        self.columns[entry] as usize
+    }
+
+    /// How many rows there are.
+    pub(super) fn rows(&self) -> usize {
+        self.starts.len() - 1
     }
 
     /// The rows of every column, ascending.
@@ -72,26 +98,34 @@ impl Nonzeros {
             starts[column + 1] += starts[column];
         }
         let mut next = starts.clone();
-        let mut rows = vec![0u32; self.columns.len()];
-        for row in 0..self.starts.len() - 1 {
-            for column in self.row(row) {
-                rows[next[*column as usize]] = row as u32;
-                next[*column as usize] += 1;
+        let mut places = vec![(0u32, 0u32); self.columns.len()];
+        for row in 0..self.rows() {
+            for entry in self.entries(row) {
+                let next = &mut next[self.columns[entry] as usize];
+                places[*next] = (row as u32, entry as u32);
+                *next += 1;
             }
         }
-        ByColumn { starts, rows }
+        ByColumn { starts, places }
     }
 }
 
 /// The same, column by column.
 pub(super) struct ByColumn {
     starts: Vec<usize>,
-    rows: Vec<u32>,
+    /// The row of an element, and which one of all it is.
+    places: Vec<(u32, u32)>,
 }
 
 impl ByColumn {
-    pub(super) fn column(&self, column: usize) -> &[u32] {
-        &self.rows[self.starts[column]..self.starts[column + 1]]
+    /// The rows of a column, ascending, each with the number of its element.
+    pub(super) fn column(&self, column: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let places = &self.places[self.starts[column]..self.starts[column + 1]];
+        places.iter().map(|(row, entry)| (*row as usize, *entry as usize))
+    }
+
+    pub(super) fn is_empty(&self, column: usize) -> bool {
+        self.starts[column] == self.starts[column + 1]
     }
 }
 
@@ -122,10 +156,12 @@ mod tests {
             let columns = found.by_column(40);
             (
                 [0, 1, 2].map(|row| found.row(row).to_vec()),
-                [0, 3, 5, 39].map(|column| columns.column(column).to_vec()),
+                [0, 3, 5, 39].map(|column| columns.column(column).map(|(row, _)| row).collect::<Vec<_>>()),
             )
         });
         assert_eq!(found, Some(([vec![3, 39], vec![], vec![0, 3]], [vec![2], vec![0, 2], vec![], vec![0]])));
         assert!(Nonzeros::find(&[1f32; 120], 40).is_none());
+        let given = Nonzeros::from_rows([vec![1, 3], vec![], vec![3]]);
+        assert_eq!(given.by_column(4).column(3).collect::<Vec<_>>(), [(0, 1), (2, 2)]);
     }
 }

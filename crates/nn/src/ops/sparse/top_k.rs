@@ -38,6 +38,21 @@ impl TopKSpec {
     }
 }
 
+impl TopKSpec {
+    /// What is kept of a row: columns, ascending, and values.
+    pub(super) fn of_row<T: Real>(&self, row: &[T], scale: Option<&[T]>, k: usize) -> Vec<(usize, T)> {
+        let only = self.only.as_deref();
+        let value = |column: usize| match (only, scale) {
+            (Some(only), _) if !only[column] => T::neg_infinity(),
+            (_, Some(scale)) => row[column] * scale[column],
+            (_, None) => row[column],
+        };
+        let survives = |value: T| !self.relu || value > T::zero() || value.is_nan();
+        let kept = largest_of_row(row.len(), k, value).into_iter().map(|column| (column, value(column)));
+        kept.filter(|(_, value)| survives(*value) && *value != T::neg_infinity()).collect()
+    }
+}
+
 /// Keeps the largest elements of `x [.., columns]` and sets all others to 0. Of equal ones those that come first are kept. The gradient
 /// goes to what was kept.
 pub fn top_k(x: &Tensor, spec: &TopKSpec) -> Result<Tensor> {
@@ -116,21 +131,11 @@ impl TopKOp {
             Some(scale) => row[column] * scale[column],
             None => row[column],
         };
-        let survives = |value: T| !self.spec.relu || value > T::zero() || value.is_nan();
         match self.spec.keep {
             Keep::PerRow(k) => {
-                let only = self.spec.only.as_deref();
-                let value = |row: &[T], column: usize| match only {
-                    Some(only) if !only[column] => T::neg_infinity(),
-                    _ => at(row, column),
-                };
                 cpu::for_chunks(out, columns, |start, out| {
-                    let row = &x[start..start + columns];
-                    for column in largest_of_row(columns, k, |column| value(row, column)) {
-                        let value = value(row, column);
-                        if survives(value) && value != T::neg_infinity() {
-                            out[column] = write(value);
-                        }
+                    for (column, value) in self.spec.of_row(&x[start..start + columns], scale, k) {
+                        out[column] = write(value);
                     }
                 });
             }
