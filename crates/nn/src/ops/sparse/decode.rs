@@ -147,7 +147,7 @@ impl DecodeOp {
             if !factors.is_empty() {
                 cpu::for_chunks(&mut da, latents * ROWS_PER_TASK, |_, da| {
                     for row in da.chunks_exact_mut(latents) {
-                        row.iter_mut().zip(factors).for_each(|(da, factor)| *da = *da * *factor);
+                        row.iter_mut().zip(factors).for_each(|(da, factor)| *da *= *factor);
                     }
                 });
             }
@@ -215,7 +215,7 @@ fn scaled<'a, T: Real>(acts: &'a [T], factors: &[T]) -> std::borrow::Cow<'a, [T]
     let mut out = acts.to_vec();
     cpu::for_chunks(&mut out, factors.len() * ROWS_PER_TASK, |_, out| {
         for row in out.chunks_exact_mut(factors.len()) {
-            row.iter_mut().zip(factors).for_each(|(act, factor)| *act = *act * *factor);
+            row.iter_mut().zip(factors).for_each(|(act, factor)| *act *= *factor);
         }
     });
     out.into()
