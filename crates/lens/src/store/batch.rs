@@ -151,10 +151,15 @@ impl StoreBatch {
         Ok(self)
     }
 
+    /// Whether something was added under this name.
+    pub fn has(&self, layer: &str) -> bool {
+        self.parts.layers.iter().any(|part| part.layer.name == layer)
+    }
+
     /// Adds what passed at a layer: a tensor with these axes, the first of which is `batch`. Waits while the memory is full.
     pub fn add(&mut self, layer: &str, axes: &str, x: &Tensor) -> Result<(), StoreError> {
         check_layer_name(layer)?;
-        if self.parts.layers.iter().any(|part| part.layer.name == layer) {
+        if self.has(layer) {
             return Err(StoreError::BadInput(format!("`{layer}` was added to this batch already")));
         }
         let names: Vec<&str> = axes.split_whitespace().collect();

@@ -6,6 +6,7 @@ use candle_core::Tensor;
 use tenterhook_hooks::{At, Cx, Hook, HookResult, Selector, Want};
 
 use super::batch::StoreBatch;
+use super::error::StoreError;
 
 /// An observer that puts what passes at its points into the batch that is open. Clones are the same one: register one, keep another.
 ///
@@ -30,7 +31,13 @@ use super::batch::StoreBatch;
 #[derive(Clone, Debug)]
 pub struct StoreCapture {
     points: Selector,
-    open: Arc<Mutex<Option<StoreBatch>>>,
+    open: Arc<Mutex<Open>>,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    batch: Option<StoreBatch>,
+    failure: Option<StoreError>,
 }
 
 impl StoreCapture {
@@ -41,15 +48,20 @@ impl StoreCapture {
 
     /// What passes from now on belongs to this batch.
     pub fn begin(&self, batch: StoreBatch) {
-        *self.open() = Some(batch);
+        *self.open() = Open { batch: Some(batch), failure: None };
     }
 
     /// The batch with what has passed. Nothing may pass until another one is begun.
     pub fn take(&self) -> Option<StoreBatch> {
-        self.open().take()
+        self.open().batch.take()
     }
 
-    fn open(&self) -> MutexGuard<'_, Option<StoreBatch>> {
+    /// Why the batch could not take what passed, if that is so.
+    pub fn failure(&self) -> Option<StoreError> {
+        self.open().failure.take()
+    }
+
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -65,7 +77,11 @@ impl Hook for StoreCapture {
 
     fn observe(&mut self, at: &At, x: &Tensor, _cx: &mut Cx) -> HookResult {
         let mut open = self.open();
-        let batch = open.as_mut().ok_or("no batch is open: call `begin` before the forward")?;
-        Ok(batch.add(at.name(), &at.point().axes, x)?)
+        let batch = open.batch.as_mut().ok_or("no batch is open: call `begin` before the forward")?;
+        batch.add(at.name(), &at.point().axes, x).map_err(|error| {
+            let told = error.to_string();
+            open.failure = Some(error);
+            told.into()
+        })
     }
 }

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use tenterhook_hooks::{Clock, HookOptions, OnError, PassSetup, Positions, Report, Selector};
+use tenterhook_hooks::{
+    BoxError, CapturedState, Clock, HookOptions, OnError, PassSetup, Positions, Report, Selector, Site,
+};
 
+use super::batch::StoreBatch;
 use super::capture::StoreCapture;
+use super::error::StoreError;
 use super::writer::StoreWriter;
 use crate::error::LensError;
 use crate::inference::{Padded, PaddingSide};
@@ -23,12 +27,15 @@ pub enum LongTexts {
 /// What [`LanguageModel::capture_to`] stores.
 #[derive(Clone, Debug)]
 pub struct CaptureToOptions {
-    /// The points.
-    pub points: Selector,
+    /// The points; none where only what hooks capture is stored.
+    pub points: Option<Selector>,
     /// Only these positions of every sequence, negative ones from its own end.
     pub positions: Option<Positions>,
     /// The logits too, as the layer `logits`.
     pub logits: bool,
+    /// What `capture` hooks kept of each batch too, which is taken out of memory then. Under the name of its point, or `<hook id>/<name>` where that
+    /// is stored already.
+    pub captured_states: bool,
     /// Sequences that go through the model together.
     pub batch_size: usize,
     /// Whether a beginning-of-text token stands first in a text; `None` leaves that to the tokenizer.
@@ -43,14 +50,38 @@ impl CaptureToOptions {
     /// Everything at these points.
     pub fn points(points: impl Into<Selector>) -> Self {
         Self {
-            points: points.into(),
+            points: Some(points.into()),
             positions: None,
             logits: false,
+            captured_states: false,
             batch_size: 8,
             prepend_bos: None,
             context: None,
             long_texts: LongTexts::Split,
         }
+    }
+}
+
+impl CaptureToOptions {
+    /// Whether they make sense and fit the model: what can be known before a store is made.
+    pub fn check(&self, lm: &LanguageModel) -> Result<(), LensError> {
+        if self.batch_size == 0 || self.context == Some(0) {
+            return Err(LensError::BadInput("`batch_size` and `context` must be at least 1".to_string()));
+        }
+        let config = lm.model().config();
+        if let Some(context) = self.context
+            && context > config.context
+            && matches!(config.positions, tenterhook_models::config::Positions::Learned)
+        {
+            return Err(LensError::BadInput(format!(
+                "sequences of {context} tokens are more than the model's {} positions",
+                config.context
+            )));
+        }
+        if let Some(points) = &self.points {
+            points.resolve(lm.hooks().points(), Site::Forward)?;
+        }
+        Ok(())
     }
 }
 
@@ -95,26 +126,30 @@ impl LanguageModel {
         options: &CaptureToOptions,
         mut progress: impl FnMut(&Captured),
     ) -> Result<Captured, LensError> {
+        options.check(self)?;
         let context = options.context.unwrap_or(self.model().config().context);
-        if options.batch_size == 0 || context == 0 {
-            return Err(LensError::BadInput("`batch_size` and `context` must be at least 1".to_string()));
-        }
         let branch = self.branch();
-        let capture = StoreCapture::new(options.points.clone());
-        let storing = HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::default() };
-        branch.hooks().register_with(capture.clone(), storing)?;
+        let capture = StoreCapture::new(options.points.clone().unwrap_or(Selector::Any(Vec::new())));
+        if options.points.is_some() {
+            let storing = HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::default() };
+            branch.hooks().register_with(capture.clone(), storing)?;
+        }
         let run = Run { lm: &branch, capture, options };
         let (mut captured, mut batch) = (Captured::default(), Vec::with_capacity(options.batch_size));
         for text in texts {
             let tokens = text?;
-            self.check_ids(&tokens, captured.texts)?;
             captured.texts += 1;
             captured.long_texts += u64::from(tokens.len() > context);
             let blocks = match options.long_texts {
                 LongTexts::Split => usize::MAX,
                 LongTexts::Cut => 1,
             };
+            if tokens.is_empty() {
+                return Err(LensError::BadInput(format!("text {} has no tokens", captured.texts - 1)));
+            }
             for block in tokens.chunks(context).take(blocks) {
+                let of_text = |error| LensError::BadInput(format!("text {}: {error}", captured.texts - 1));
+                self.check_tokens(block).map_err(of_text)?;
                 batch.push(block.to_vec());
                 if batch.len() == options.batch_size {
                     run.batch(writer, std::mem::take(&mut batch), &mut captured)?;
@@ -127,20 +162,6 @@ impl LanguageModel {
             progress(&captured);
         }
         Ok(captured)
-    }
-
-    fn check_ids(&self, tokens: &[u32], text: u64) -> Result<(), LensError> {
-        let vocab = self.model().config().vocab;
-        if tokens.is_empty() {
-            return Err(LensError::BadInput(format!("text {text} has no tokens")));
-        }
-        match tokens.iter().position(|id| *id as usize >= vocab) {
-            Some(at) => Err(LensError::BadInput(format!(
-                "token id {} (text {text}, position {at}) is outside the vocabulary of {vocab}",
-                tokens[at]
-            ))),
-            None => Ok(()),
-        }
     }
 }
 
@@ -169,14 +190,60 @@ impl Run<'_> {
         let number = captured.batches;
         let clock = Clock { step: number, batch: number, ..Clock::default() };
         let setup = PassSetup { clock, rows: padded.spans().map(Arc::new), ..PassSetup::default() };
-        let (logits, report) = self.lm.forward_with(&padded.ids(&self.lm.device())?, setup)?;
+        let done = self.lm.forward_with(&padded.ids(&self.lm.device())?, setup);
+        // What the store has to say says more than that a hook failed.
+        let (logits, report) = match self.capture.failure() {
+            Some(failure) => return Err(failure.into()),
+            None => done?,
+        };
         captured.batches += 1;
         captured.report.add(report);
         let Some(mut batch) = self.capture.take() else { return Ok(()) };
         if self.options.logits {
             batch.add("logits", "batch pos vocab", &logits)?;
         }
+        if self.options.captured_states {
+            self.add_captured(&mut batch)?;
+        }
         writer.append(batch)?;
         Ok(())
+    }
+
+    /// Moves what `capture` hooks kept of this batch into it.
+    fn add_captured(&self, batch: &mut StoreBatch) -> Result<(), LensError> {
+        let hooks = self.lm.hooks();
+        let failed = |error: BoxError| LensError::BadInput(error.to_string());
+        for hook in hooks.list_hooks() {
+            for state in hooks.get_captured_states(&hook.id).map_err(failed)? {
+                let gradient = if state.site.is_gradient() { "grad." } else { "" };
+                let input = if state.is_input() { "/in" } else { "" };
+                let mut name = format!("{gradient}{}{input}", state.point);
+                if batch.has(&name) {
+                    name = format!("{}/{name}", hook.id);
+                }
+                let axes = self.axes(&state);
+                let of_hook = |error: StoreError| match error {
+                    StoreError::BadInput(problem) => {
+                        LensError::BadInput(format!("what hook `{}` captured: {problem}", hook.id))
+                    }
+                    other => other.into(),
+                };
+                batch.add(&name, &axes, &state.tensor).map_err(of_hook)?;
+            }
+            hooks.clear_captured_states(Some(&hook.id)).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The axes of a captured tensor: those of its point, or numbered ones where that has others.
+    fn axes(&self, state: &CapturedState) -> String {
+        let points = self.lm.hooks().points();
+        let known = points.find(&state.point).map(|id| points.point(id).axes.clone());
+        let known =
+            known.filter(|axes| !state.is_input() && axes.split_whitespace().count() == state.shape().len());
+        known.unwrap_or_else(|| {
+            let more = (2..state.shape().len()).map(|axis| format!(" axis_{axis}"));
+            format!("batch pos{}", more.collect::<String>())
+        })
     }
 }

@@ -144,6 +144,22 @@ impl TensorFiles {
     }
 }
 
+/// The shards that an index names, each of which is a plain name of a file beside it.
+pub(crate) fn shards_of(index_path: &Path) -> Result<BTreeSet<String>, ModelError> {
+    let Index { weight_map } = read_json(index_path, LARGEST_INDEX)?;
+    let shards: BTreeSet<String> = weight_map.into_values().collect();
+    match shards.iter().find(|shard| beside(index_path, shard).is_none()) {
+        Some(bad) => Err(ModelError::damaged(
+            index_path,
+            format!("shard {} is not the name of a safetensors file", shown(bad)),
+        )),
+        None if shards.is_empty() || shards.len() > MOST_SHARDS => {
+            Err(ModelError::damaged(index_path, format!("names {} shards", shards.len())))
+        }
+        None => Ok(shards),
+    }
+}
+
 /// The tensors of a safetensors file that hold real numbers, by name, as f32.
 pub fn read_tensors(path: &Path) -> Result<Vec<(String, Tensor)>, ModelError> {
     let files = TensorFiles::single(path)?;
@@ -153,21 +169,6 @@ pub fn read_tensors(path: &Path) -> Result<Vec<(String, Tensor)>, ModelError> {
         .map(|(name, tensor)| Ok((name.to_string(), to_tensor(&tensor, DType::F32, &Device::Cpu)?)))
         .collect::<candle_core::Result<_>>()
         .map_err(|error| ModelError::damaged(path, error.to_string()))
-}
-
-/// The shards that an index names, each of which is a plain name of a file beside it.
-pub(crate) fn shards_of(index_path: &Path) -> Result<BTreeSet<String>, ModelError> {
-    let Index { weight_map } = read_json(index_path, LARGEST_INDEX)?;
-    let shards: BTreeSet<String> = weight_map.into_values().collect();
-    match shards.iter().find(|shard| beside(index_path, shard).is_none()) {
-        Some(bad) => {
-            Err(ModelError::damaged(index_path, format!("shard {} is not the name of a safetensors file", shown(bad))))
-        }
-        None if shards.is_empty() || shards.len() > MOST_SHARDS => {
-            Err(ModelError::damaged(index_path, format!("names {} shards", shards.len())))
-        }
-        None => Ok(shards),
-    }
 }
 
 /// Opens a shard beside its index; the error is one line that names the shard.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 
 use hf_hub::api::Progress;
-use hf_hub::api::sync::{Api, ApiBuilder, ApiRepo};
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo};
 use hf_hub::{Repo, RepoType};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -33,7 +33,8 @@ impl Hub {
         let (hub, wanted) = (self.clone(), name.clone());
         let work = move || {
             let job = || hub.fetch(&wanted, &send);
-            let done = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|_| Err("the server's answer makes no sense".to_string()));
+            let done = catch_unwind(AssertUnwindSafe(job))
+                .unwrap_or_else(|_| Err("the server's answer makes no sense".to_string()));
             // Whoever has lost patience does not listen any more.
             let _ = send.send(News::Done(done));
         };
@@ -66,7 +67,8 @@ impl Hub {
         }
         // All files are of one commit, whatever happens on the hub meanwhile.
         let repo = at(&info.sha);
-        let get = |file: &str| self.get(&repo, file, news);
+        let blobs = self.repo_dir(name).join("blobs");
+        let get = |file: &str| self.get(&repo, &blobs, file, news);
         let config = get(CONFIG)?;
         let snapshot = config.parent().map(Path::to_path_buf).ok_or("the cache has no directory for it")?;
         // Before the weights, so that weights that are there mean that nothing is missing.
@@ -92,15 +94,23 @@ impl Hub {
     }
 
     /// One file, and where it is then.
-    fn get(&self, repo: &ApiRepo, file: &str, news: &Sender<News>) -> Result<PathBuf, String> {
+    fn get(&self, repo: &ApiRepo, blobs: &Path, file: &str, news: &Sender<News>) -> Result<PathBuf, String> {
         let about = self.api()?.metadata(&repo.url(file)).map_err(|error| format!("{file}: {error}"))?;
         // The server's words become names of files.
         if !is_plain(about.etag()) || !is_plain(about.commit_hash()) {
             return Err(format!("{file}: the server names it {:?}, which cannot be", about.etag()));
         }
         let _ = news.send(News::Alive);
-        let bar = Bar { bar: ProgressBar::hidden(), news: news.clone() };
-        let path = repo.download_with_progress(file, bar).map_err(|error| format!("{file}: {error}"))?;
+        let bar = || Bar { bar: ProgressBar::hidden(), news: news.clone() };
+        let path = match repo.download_with_progress(file, bar()) {
+            // What an earlier try left is longer than the file: it cannot be gone on with.
+            Err(ApiError::InvalidResume) => {
+                let _ = fs::remove_file(blobs.join(about.etag()).with_extension("part"));
+                repo.download_with_progress(file, bar())
+            }
+            done => done,
+        };
+        let path = path.map_err(|error| format!("{file}: {error}"))?;
         match fs::metadata(&path).map(|found| found.len()) {
             Ok(bytes) if bytes == about.size() as u64 => Ok(path),
             Ok(bytes) => {
@@ -127,7 +137,10 @@ impl Hub {
     fn api(&self) -> Result<Api, String> {
         let builder = ApiBuilder::from_cache(hf_hub::Cache::new(self.cache.clone()));
         let builder = builder.with_endpoint(self.endpoint.clone()).with_token(self.token.clone());
-        builder.with_user_agent("tenterhook", env!("CARGO_PKG_VERSION")).build().map_err(|error| error.to_string())
+        builder
+            .with_user_agent("tenterhook", env!("CARGO_PKG_VERSION"))
+            .build()
+            .map_err(|error| error.to_string())
     }
 
     /// A problem with the way out of it, and without the token.
@@ -148,7 +161,10 @@ impl Hub {
                 name.command()
             )
         };
-        format!("is no directory, is not in the cache {}, and cannot be downloaded: {problem}; {advice}", self.cache.display())
+        format!(
+            "is no directory, is not in the cache {}, and cannot be downloaded: {problem}; {advice}",
+            self.cache.display()
+        )
     }
 }
 
@@ -169,7 +185,8 @@ impl Progress for Bar {
     fn init(&mut self, size: usize, filename: &str) {
         // It begins twice: before the request, and with the answer.
         if self.bar.is_hidden() {
-            let style = ProgressStyle::with_template("{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+            let style =
+                ProgressStyle::with_template("{prefix} {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}");
             self.bar = ProgressBar::with_draw_target(Some(size as u64), ProgressDrawTarget::stderr());
             self.bar.set_prefix(filename.to_string());
             if let Ok(style) = style {

@@ -47,20 +47,32 @@ pub struct Hub {
 impl std::fmt::Debug for Hub {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let token = self.token.as_ref().map(|_| "...");
-        f.debug_struct("Hub").field("cache", &self.cache).field("offline", &self.offline).field("token", &token).finish_non_exhaustive()
+        f.debug_struct("Hub")
+            .field("cache", &self.cache)
+            .field("offline", &self.offline)
+            .field("token", &token)
+            .finish_non_exhaustive()
     }
 }
 
 impl Hub {
     /// The public hub with this cache, and no token.
     pub fn new(cache: impl Into<PathBuf>) -> Self {
-        Self { cache: cache.into(), endpoint: ENDPOINT.to_string(), token: None, offline: false, patience: PATIENCE }
+        Self {
+            cache: cache.into(),
+            endpoint: ENDPOINT.to_string(),
+            token: None,
+            offline: false,
+            patience: PATIENCE,
+        }
     }
 
     /// What the environment says: `HF_HUB_CACHE`, or `hub` in `HF_HOME`, or in `~/.cache/huggingface`; `HF_ENDPOINT`; `HF_TOKEN`, or the file `token` in
     /// `HF_HOME`; `HF_HUB_OFFLINE`; `HF_HUB_DOWNLOAD_TIMEOUT` in seconds.
     pub fn from_env() -> Self {
-        let given = |name: &str| env::var(name).ok().map(|value| value.trim().to_string()).filter(|value| !value.is_empty());
+        let given = |name: &str| {
+            env::var(name).ok().map(|value| value.trim().to_string()).filter(|value| !value.is_empty())
+        };
         let home = given("HF_HOME").map(PathBuf::from).unwrap_or_else(|| {
             let cache = given("XDG_CACHE_HOME").map(PathBuf::from);
             let cache = cache.or_else(|| env::home_dir().map(|home| home.join(".cache")));
@@ -71,7 +83,8 @@ impl Hub {
         let seconds = given("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|value| value.parse().ok());
         let base = Self::new(given("HF_HUB_CACHE").map_or_else(|| home.join("hub"), PathBuf::from));
         Self {
-            endpoint: given("HF_ENDPOINT").map_or(base.endpoint, |given| given.trim_end_matches('/').to_string()),
+            endpoint: given("HF_ENDPOINT")
+                .map_or(base.endpoint, |given| given.trim_end_matches('/').to_string()),
             token: given("HF_TOKEN").or_else(saved).filter(|token| !token.is_empty()),
             offline: given("HF_HUB_OFFLINE").is_some_and(on),
             patience: seconds.map_or(PATIENCE, Duration::from_secs),

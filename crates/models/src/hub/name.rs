@@ -27,7 +27,9 @@ impl HubName {
             return Err("it is longer than 96 characters or has more than one `/`");
         }
         if !repo.split('/').all(is_plain) {
-            return Err("it has characters other than letters, digits, `-`, `_` and `.`, or begins or ends with one of them");
+            return Err(
+                "it has characters other than letters, digits, `-`, `_` and `.`, or begins or ends with one of them",
+            );
         }
         if revision.is_some_and(|revision| !is_plain(revision)) {
             return Err("its revision is not a plain word");
@@ -85,8 +87,9 @@ mod tests {
         }
         let long = "x".repeat(97);
         for bad in [
-            "", ".", "..", "../gpt2", "a/../b", "/gpt2", "gpt2/", "a/b/c", "a//b", "a\\b", "C:x", "a b", "a\0b", "ä/b", "-a", "a-", "a--b", ".a/b",
-            "a/b@", "a/b@../x", "a/b@x/y", "http://x", "a?b", "a%2e", "a#b", &long,
+            "", ".", "..", "../gpt2", "a/../b", "/gpt2", "gpt2/", "a/b/c", "a//b", "a\\b", "C:x", "a b",
+            "a\0b", "ä/b", "-a", "a-", "a--b", ".a/b", "a/b@", "a/b@../x", "a/b@x/y", "http://x", "a?b",
+            "a%2e", "a#b", &long,
         ] {
             assert!(HubName::parse(bad).is_err(), "{bad:?}");
         }

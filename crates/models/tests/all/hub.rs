@@ -101,9 +101,23 @@ fn a_cache_that_has_not_everything_is_completed() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said_with_a_way_out() {
+fn what_an_earlier_try_left_does_not_stand_in_the_way() {
     let cache = tempfile::tempdir().unwrap();
-    let bin = || BTreeMap::from([("config.json".to_string(), b"{}".to_vec()), ("pytorch_model.bin".to_string(), b"x".to_vec())]);
+    let blobs = cache.path().join("models--some-owner--tiny.gpt2/blobs");
+    fs::create_dir_all(&blobs).unwrap();
+    fs::write(blobs.join("etag_config_json.part"), vec![b'x'; 100_000]).unwrap();
+    let server = HubServer::start(REPO, files("gpt2"), Manner::Right);
+    assert!(!load(&hub(cache.path(), &server).find(REPO).unwrap()).is_empty());
+}
+
+#[test]
+fn what_cannot_be_had_is_said_with_a_way_out() {
+    let bin = || {
+        BTreeMap::from([
+            ("config.json".to_string(), b"{}".to_vec()),
+            ("pytorch_model.bin".to_string(), b"x".to_vec()),
+        ])
+    };
     for (files, manner, words) in [
         (files("gpt2"), Manner::Status(404), &["no such model or revision"][..]),
         (files("gpt2"), Manner::Status(401), &["HF_TOKEN"]),
@@ -115,6 +129,7 @@ fn what_cannot_be_had_is_said_with_a_way_out() {
         (bin(), Manner::Right, &["pickle", "never read"]),
         (BTreeMap::new(), Manner::Right, &["no config.json"]),
     ] {
+        let cache = tempfile::tempdir().unwrap();
         let server = HubServer::start(REPO, files, manner);
         let token = Some("hf_canary".to_string());
         let hub = Hub { token, patience: Duration::from_secs(1), ..hub(cache.path(), &server) };
@@ -122,6 +137,7 @@ fn what_cannot_be_had_is_said_with_a_way_out() {
         assert!(words.iter().all(|word| error.contains(word)), "{manner:?}: {error}");
         assert!(error.starts_with(REPO) && !error.contains("hf_canary"), "{error}");
     }
+    let cache = tempfile::tempdir().unwrap();
     assert!(!cache.path().parent().unwrap().join("evil").exists());
     // Nobody listens there.
     let hub = Hub { endpoint: "http://someone:p4ssword@127.0.0.1:9".into(), ..Hub::new(cache.path()) };

@@ -98,16 +98,26 @@ impl Shelf {
         if path.starts_with(&format!("/api/models/{}/revision/", self.repo)) {
             let siblings: Vec<_> = self.files.keys().map(|name| json!({ "rfilename": name })).collect();
             let body = json!({ "siblings": siblings, "sha": COMMIT }).to_string();
-            return write!(to, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            return write!(
+                to,
+                "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            );
         }
-        let file = path.strip_prefix(&format!("/{}/resolve/{COMMIT}/", self.repo)).and_then(|name| self.files.get_key_value(name));
+        let file = path
+            .strip_prefix(&format!("/{}/resolve/{COMMIT}/", self.repo))
+            .and_then(|name| self.files.get_key_value(name));
         let Some((name, bytes)) = file else {
             return write!(to, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
         };
         let (first, last) = range.strip_prefix("bytes=").unwrap().split_once('-').unwrap();
         let first: usize = first.parse().unwrap();
         let last = last.parse().unwrap_or(bytes.len() - 1);
-        let etag = if let Manner::Etag(etag) = self.manner { etag.to_string() } else { format!("etag_{}", name.replace('.', "_")) };
+        let etag = if let Manner::Etag(etag) = self.manner {
+            etag.to_string()
+        } else {
+            format!("etag_{}", name.replace('.', "_"))
+        };
         let part = &bytes[first..=last];
         write!(
             to,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use tenterhook_hooks::AttachError;
-use tenterhook_lens::LensError;
+use tenterhook_lens::{LensError, StoreError};
 use tenterhook_models::error::ModelError;
 use tenterhook_record::run::RunError;
 use tenterhook_train::config::Problems;
@@ -57,7 +57,17 @@ impl From<LensError> for CliError {
             LensError::Model(_) | LensError::Attach(_) | LensError::BadInput(_) => {
                 Self::bad_input(error.to_string())
             }
+            LensError::Store(error) => error.into(),
             _ => Self::failed(error.to_string()),
+        }
+    }
+}
+
+impl From<StoreError> for CliError {
+    fn from(error: StoreError) -> Self {
+        match error.is_bad_input() {
+            true => Self::bad_input(error.to_string()),
+            false => Self::failed(error.to_string()),
         }
     }
 }

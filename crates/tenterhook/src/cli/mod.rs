@@ -113,7 +113,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Hooks(args) => hooks::run(&args, &registry),
         Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
-        Command::Capture(args) => capture::run(&args),
+        Command::Capture(args) => capture::run(&args, &registry),
         Command::Generate(args) => generate::run(&args, &registry),
         Command::Patch(args) => patch::run(&args, &registry),
         Command::Steer(args) => steer::run(&args, &registry),
@@ -165,6 +165,8 @@ fn start_logging() {
         };
         let _ = LOG_MORE.set(Box::new(more));
     }
+    // At `trace` the HTTP library prints what it sends byte by byte, secrets included.
+    log::set_max_level(log::max_level().min(log::LevelFilter::Debug));
 }
 
 /// Logs what happens in detail, as `debug = true` asks for. `RUST_LOG` has the last word.

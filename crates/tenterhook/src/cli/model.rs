@@ -15,7 +15,7 @@ use crate::pages::Page;
 /// Which model, and where it runs.
 #[derive(Args)]
 pub(super) struct ModelArgs {
-    /// A Hugging Face model directory.
+    /// A Hugging Face model directory, or a name on the hub (NAME or NAME@REVISION), which is downloaded where it is not in the cache.
     pub(super) model: String,
     /// Where to compute: cpu, cuda:N or metal.
     #[arg(long, default_value = "cpu", value_name = "DEVICE")]

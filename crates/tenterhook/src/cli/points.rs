@@ -1,12 +1,11 @@
 //! `tenterhook points`: the places of a model that hooks can be attached to.
 
-use std::path::PathBuf;
-
 use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::Point;
 use tenterhook_models::Transformer;
 use tenterhook_models::files::ModelFiles;
+use tenterhook_models::hub::Hub;
 
 use super::error::CliError;
 use super::{Outcome, output};
@@ -18,15 +17,15 @@ use super::{Outcome, output};
 #[derive(Args)]
 #[command(after_help = "Example: tenterhook points ./gpt2 | grep resid")]
 pub(super) struct PointsArgs {
-    /// A Hugging Face model directory.
-    model: PathBuf,
+    /// A Hugging Face model directory, or a name on the hub (NAME or NAME@REVISION), which is downloaded where it is not in the cache.
+    model: String,
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &PointsArgs) -> Result<Outcome, CliError> {
-    let files = ModelFiles::open(&args.model)?;
+    let files = ModelFiles::open(&Hub::from_env().find(&args.model)?)?;
     let (points, parameters) = Transformer::outline(&files)?;
     let family = files.config.family.model_type();
     if args.json {

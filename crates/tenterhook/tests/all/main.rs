@@ -8,6 +8,8 @@ mod attribute_command;
 mod bad_input;
 mod broken_configurations;
 mod capture;
+mod capture_budget;
+mod capture_store;
 mod config_command;
 mod damage_campaign;
 mod damaged_checkpoints;
@@ -39,6 +41,9 @@ mod hooks_file;
 mod hostile_data;
 mod hostile_files;
 mod hostile_names;
+mod hub_names;
+#[path = "../../../models/tests/all/hub_server.rs"]
+mod hub_server;
 mod killed;
 mod lab;
 mod lens_command;

@@ -1,0 +1,167 @@
+//! Batch by batch, into a store.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Map, Value, json};
+use tenterhook_hooks::{HookRegistry, Positions};
+use tenterhook_lens::{
+    CaptureToOptions, Captured, LocalStore, LongTexts, StoreOptions, StoreReader, StoreSummary,
+};
+
+use super::file::check_captures;
+use super::{CaptureArgs, input};
+use crate::cli::error::CliError;
+use crate::cli::hooks_file::{report_json, report_text};
+use crate::cli::model::outcome;
+use crate::cli::{Outcome, output};
+
+const MIB: usize = 1 << 20;
+
+pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
+    check(args)?;
+    let store = LocalStore::new(&args.out);
+    let run = match &args.run {
+        Some(name) => name.clone(),
+        None => free_name(&args.out),
+    };
+    let lm = args.model.load()?;
+    let (count, sequences) = input::sequences(args, &lm)?;
+    args.hooks.attach(lm.hooks(), registry)?;
+    check_captures(lm.hooks(), args)?;
+    let options = CaptureToOptions {
+        points: (!args.points.is_empty()).then(|| args.points.clone().into()),
+        positions: args.positions.clone().map(Positions),
+        logits: args.logits,
+        captured_states: args.hooks.hooks.is_some(),
+        batch_size: args.batch_size.unwrap_or(8),
+        prepend_bos: args.bos.choice(),
+        context: args.max_tokens.or(args.context),
+        long_texts: if args.max_tokens.is_some() { LongTexts::Cut } else { LongTexts::Split },
+    };
+    options.check(&lm)?;
+    let mut writer = store.create(
+        &run,
+        StoreOptions {
+            memory_limit: args.memory_limit.map_or(256 * MIB, |mib| mib.saturating_mul(MIB)),
+            dtype: args.dtype.map(|given| given.dtype()),
+            about: about(args),
+            ..StoreOptions::default()
+        },
+    )?;
+    let (bar, started) = (bar(count), Instant::now());
+    let captured = lm.capture_tokens_to(&mut writer, sequences, &options, |far| {
+        bar.set_position(far.texts);
+        bar.set_message(format!("{} tokens", far.tokens));
+    })?;
+    bar.set_message("writing the rest");
+    let summary = writer.finish()?;
+    bar.finish_and_clear();
+    tell(args, &captured, &summary, started.elapsed())?;
+    Ok(outcome(&captured.report))
+}
+
+fn tell(
+    args: &CaptureArgs,
+    captured: &Captured,
+    summary: &StoreSummary,
+    took: Duration,
+) -> Result<(), CliError> {
+    if summary.too_large > 0 {
+        output::note(&format!(
+            "WARNING: {} values are too large for the type on the disk and are stored as infinite; --dtype bf16 or f32 has room for them",
+            summary.too_large
+        ));
+    }
+    let seconds = took.as_secs_f64();
+    let layers = StoreReader::open(&summary.path)?.layers().to_vec();
+    if args.json {
+        let mut all = report_json(&captured.report);
+        all.insert("out".to_string(), json!(args.out.display().to_string()));
+        all.insert("layers".to_string(), json!(layers));
+        all.insert("texts".to_string(), json!(captured.texts));
+        all.insert("long_texts".to_string(), json!(captured.long_texts));
+        all.insert("tokens".to_string(), json!(captured.tokens));
+        all.insert("seconds".to_string(), json!(seconds));
+        if let Ok(Value::Object(written)) = serde_json::to_value(summary) {
+            all.extend(written);
+        }
+        return output::json(&all);
+    }
+    output::text(&report_text(&captured.report))?;
+    let long = match (captured.long_texts, args.max_tokens) {
+        (0, _) => String::new(),
+        (count, Some(_)) => format!(", {count} of them cut"),
+        (count, None) => format!(", {count} of them split"),
+    };
+    output::text(&format!(
+        "\n{} texts{long}, {} sequences, {} rows of {} layers\n{:.1} MB in {} shards, {:.0} MB/s: {}",
+        captured.texts,
+        summary.sequences,
+        summary.rows,
+        layers.len(),
+        summary.bytes as f64 / 1e6,
+        summary.shards,
+        summary.bytes as f64 / 1e6 / seconds.max(1e-9),
+        summary.path.display()
+    ))
+}
+
+/// Who reads the store wants to know where it comes from.
+fn about(args: &CaptureArgs) -> Map<String, Value> {
+    let source = match (&args.tokens_file, &args.file) {
+        (Some(path), _) | (_, Some(path)) => path.display().to_string(),
+        _ => format!("{} texts", args.text.len()),
+    };
+    Map::from_iter([
+        ("model".to_string(), json!(args.model.model)),
+        ("source".to_string(), json!(source)),
+        ("points".to_string(), json!(args.points)),
+        ("tenterhook".to_string(), json!(env!("CARGO_PKG_VERSION"))),
+    ])
+}
+
+/// `capture`, or the first of `capture-2`, `capture-3`, ... that is not there.
+fn free_name(out: &Path) -> String {
+    let names = std::iter::once("capture".to_string()).chain((2..).map(|n| format!("capture-{n}")));
+    names.into_iter().find(|name| !out.join(name).exists()).unwrap_or_default()
+}
+
+fn check(args: &CaptureArgs) -> Result<(), CliError> {
+    let shown = args.out.display();
+    if args.gradients {
+        return Err(CliError::bad_input(format!(
+            "--gradients are written into a file: --out {shown} is a directory; name a .safetensors file"
+        )));
+    }
+    // A store has runs and nothing else: a directory with other files was named by mistake.
+    let is_other = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| !kind.is_dir());
+    let other = args.out.read_dir().ok().and_then(|entries| entries.flatten().find(is_other));
+    if let Some(other) = other {
+        return Err(CliError::bad_input(format!(
+            "--out {shown} is a directory that is not a store: {} is in it; name a .safetensors file, or a new directory",
+            other.file_name().to_string_lossy()
+        )));
+    }
+    let parent = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match parent.filter(|parent| !parent.is_dir()) {
+        Some(parent) => Err(CliError::bad_input(format!(
+            "--out {shown}: the directory {} does not exist",
+            parent.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn bar(texts: u64) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(texts);
+    match ProgressStyle::with_template("{bar:30} {pos}/{len} texts, {msg}, {eta} left") {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
