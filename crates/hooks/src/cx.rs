@@ -62,6 +62,11 @@ pub struct Cx<'a> {
 }
 
 impl Cx<'_> {
+    /// The number of this pass, counted by its manager.
+    pub fn pass_number(&self) -> u64 {
+        self.facts.number
+    }
+
     /// Step, epoch and batch.
     pub fn clock(&self) -> Clock {
         self.facts.setup.clock

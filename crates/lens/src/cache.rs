@@ -22,13 +22,22 @@ pub struct CacheOptions {
     pub dtype: Option<DType>,
     /// Keeps the gradient of the next-token loss at the same points, under `grad.<name>`.
     pub gradients: bool,
+    /// Begins at this block: the input is then the residual stream before it, `[batch, pos, d_model]`, in place of token ids.
+    pub start_at_block: Option<usize>,
     /// Ends before this block: there are no logits then, but the residual stream.
     pub stop_at_block: Option<usize>,
 }
 
 impl Default for CacheOptions {
     fn default() -> Self {
-        Self { points: "*".into(), positions: None, dtype: None, gradients: false, stop_at_block: None }
+        Self {
+            points: "*".into(),
+            positions: None,
+            dtype: None,
+            gradients: false,
+            start_at_block: None,
+            stop_at_block: None,
+        }
     }
 }
 
@@ -78,10 +87,11 @@ impl ActivationCache {
 
 impl LanguageModel {
     /// Runs the model and keeps what passes at its points. The hooks that are registered take part; what is kept is what the model really
-    /// uses. Returns the logits, or the residual stream where it ended early.
+    /// uses. The input is token ids `[batch, pos]`, or the residual stream where it begins later. Returns the logits, or the residual
+    /// stream where it ends early.
     pub fn run_with_cache(
         &self,
-        ids: &Tensor,
+        input: &Tensor,
         options: &CacheOptions,
     ) -> Result<(Tensor, ActivationCache, Report), LensError> {
         let branch = self.branch();
@@ -96,18 +106,24 @@ impl LanguageModel {
         let gradients = if options.gradients { Gradients::Activations } else { Gradients::Off };
         let pass = branch.hooks().pass(PassSetup::default().gradients(gradients));
         let run = || -> candle_core::Result<Tensor> {
-            let model = self.model();
-            let Some(stop) = options.stop_at_block else {
-                let logits = model.forward(ids, &pass)?;
-                if options.gradients {
-                    next_token_loss(&logits, ids)?.backward()?;
-                }
-                return Ok(logits.detach());
-            };
-            if options.gradients {
-                candle_core::bail!("a run that ends before the logits has no loss, and so no gradients");
+            let (model, blocks) = (self.model(), self.model().config().layers);
+            let (start, stop) = (options.start_at_block, options.stop_at_block);
+            if options.gradients && (start.is_some() || stop.is_some()) {
+                candle_core::bail!("a run without the tokens or the logits has no loss, and so no gradients");
             }
-            model.blocks(0..stop, model.embed(ids, &pass)?, &pass)
+            let stream = match start {
+                Some(_) => input.clone(),
+                None => model.embed(input, &pass)?,
+            };
+            let stream = model.blocks(start.unwrap_or(0)..stop.unwrap_or(blocks), stream, &pass)?;
+            if stop.is_some() {
+                return Ok(stream);
+            }
+            let logits = model.unembed(&stream, &pass)?;
+            if options.gradients {
+                next_token_loss(&logits, input)?.backward()?;
+            }
+            Ok(logits.detach())
         };
         let output = run().map_err(|error| LensError::of_pass(error, &pass))?;
         let mut report = pass.report();

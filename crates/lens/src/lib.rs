@@ -21,6 +21,7 @@
 pub mod analysis;
 mod cache;
 pub mod controllers;
+mod detectors;
 mod error;
 mod generate;
 mod inference;
@@ -32,6 +33,7 @@ pub mod store;
 mod tokens;
 
 pub use cache::{ActivationCache, CacheOptions};
+pub use detectors::LayerActivationDetector;
 pub use error::LensError;
 pub use generate::{GenerateOptions, Generation, NewToken, Sampling};
 pub use inference::{Inference, InferenceOptions, PaddingSide};

@@ -64,6 +64,10 @@ fn gradients_positions_types_and_an_early_end() {
     let (resid, early, _) = lm.run_with_cache(&batch, &options).unwrap();
     assert_close("the stream", &resid, early.get(name).unwrap(), 0.0);
     assert_close("as in a whole run", &resid, cache.get(name).unwrap(), 0.0);
+    let options = CacheOptions { start_at_block: Some(1), ..CacheOptions::points("blocks.1.hook_resid_pre") };
+    let (logits, late, _) = lm.run_with_cache(&resid, &options).unwrap();
+    assert_close("from the middle", &logits, &lm.forward(&batch).unwrap().0, 0.0);
+    assert_close("the stream", &resid, late.get("blocks.1.hook_resid_pre").unwrap(), 0.0);
     let options = CacheOptions { stop_at_block: Some(99), ..CacheOptions::points(name) };
     assert!(lm.run_with_cache(&batch, &options).unwrap_err().to_string().contains("99"));
     let options = CacheOptions { gradients: true, stop_at_block: Some(1), ..CacheOptions::points(name) };

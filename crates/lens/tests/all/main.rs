@@ -10,6 +10,7 @@ mod caches;
 mod circuits;
 mod controllers;
 mod decomposition;
+mod detectors;
 mod generation;
 mod head_scores;
 mod inference;
