@@ -25,10 +25,10 @@ pub enum SaeError {
     Files(#[from] ModelError),
     /// The language model failed, or was asked for something it has not.
     #[error(transparent)]
-    Lens(#[from] LensError),
+    Lens(Box<LensError>),
     /// The training failed.
     #[error(transparent)]
-    Train(#[from] TrainError),
+    Train(Box<TrainError>),
     /// The data does not fit.
     #[error(transparent)]
     Data(#[from] DataError),
@@ -41,6 +41,18 @@ pub enum SaeError {
     /// The tensor engine failed.
     #[error(transparent)]
     Engine(#[from] candle_core::Error),
+}
+
+impl From<LensError> for SaeError {
+    fn from(error: LensError) -> Self {
+        Self::Lens(Box::new(error))
+    }
+}
+
+impl From<TrainError> for SaeError {
+    fn from(error: TrainError) -> Self {
+        Self::Train(Box::new(error))
+    }
 }
 
 impl SaeError {

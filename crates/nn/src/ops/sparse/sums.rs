@@ -221,8 +221,8 @@ mod tests {
     #[test]
     fn fused_like_composed_on_any_threads() -> Result<()> {
         let (x, w) = (random((300, 130), 1, DType::F32), random(130, 2, DType::F32));
-        fused_like_composed("row_norms", &[x.clone()], 1e-6, |v| row_norms(&v[0]))?;
-        same_on_any_threads("row_norms", &[x.clone()], |v| row_norms(&v[0]))?;
+        fused_like_composed("row_norms", std::slice::from_ref(&x), 1e-6, |v| row_norms(&v[0]))?;
+        same_on_any_threads("row_norms", std::slice::from_ref(&x), |v| row_norms(&v[0]))?;
         fused_like_composed("weighted_sum", &[x.clone(), w.clone()], 1e-5, |v| weighted_sum(&v[0], &v[1]))?;
         same_on_any_threads("weighted_sum", &[x, w], |v| weighted_sum(&v[0], &v[1]))
     }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &SaeArgs, registry: &HookRegistry) -> Result<Outcome, Cl
 impl From<SaeError> for CliError {
     fn from(error: SaeError) -> Self {
         match error {
-            SaeError::Lens(error) => error.into(),
+            SaeError::Lens(error) => (*error).into(),
             SaeError::Train(_) | SaeError::Engine(_) => Self::failed(error.to_string()),
             _ => Self::bad_input(error.to_string()),
         }
