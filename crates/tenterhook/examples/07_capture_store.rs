@@ -16,7 +16,8 @@ fn main() -> Result<(), BoxError> {
             LanguageModel::new(Transformer::init(config, 42, DType::F32, &Device::Cpu)?)?
         }
     };
-    let dir = std::env::args().nth(2).map_or_else(|| std::env::temp_dir().join("tenterhook-store"), Into::into);
+    let dir =
+        std::env::args().nth(2).map_or_else(|| std::env::temp_dir().join("tenterhook-store"), Into::into);
     // Texts come one at a time: there may be any number of them.
     let texts = (0..200u32).map(|i| Ok((0..1 + i % 30).map(|k| (i * 7 + k * k) % 100).collect()));
 
@@ -28,7 +29,10 @@ fn main() -> Result<(), BoxError> {
     let points = CaptureToOptions::points("blocks.*.hook_resid_post");
     let captured = lm.capture_tokens_to(&mut writer, texts, &points, |_| ())?;
     let written = writer.finish()?;
-    println!("{} texts, {} rows, {} bytes in {} shards", captured.texts, written.rows, written.bytes, written.shards);
+    println!(
+        "{} texts, {} rows, {} bytes in {} shards",
+        captured.texts, written.rows, written.bytes, written.shards
+    );
 
     // Every row once, in an order that the seed decides, with its token, position and text.
     let reader = store.open(&run)?;
