@@ -24,6 +24,7 @@ use serde_json::Value;
 pub use atomic::check_writable;
 pub use convert::{decode, stored_type};
 pub(crate) use read::read_bounded;
+pub use read::read_json_file;
 pub use reader::TensorReader;
 pub(crate) use save::{named_tensors, with_dtype};
 pub use save::{save_model, save_tensors, tensors_header};

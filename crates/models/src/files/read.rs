@@ -46,3 +46,8 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, limit: u64) -> Result<
     serde_json::from_str(text)
         .map_err(|error| ModelError::damaged(path, format!("is not valid JSON: {error}")))
 }
+
+/// A JSON file of at most `limit` bytes, as it stands.
+pub fn read_json_file(path: &Path, limit: u64) -> Result<serde_json::Value, ModelError> {
+    read_json(path, limit)
+}

@@ -1,7 +1,7 @@
 //! Handing out the weights of a model directory, and saying everything that does not fit at once.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
@@ -71,6 +71,12 @@ impl FileWeights {
             headers_only,
             elements,
         }
+    }
+
+    /// The tensors of one safetensors file, which need not be those of a language model.
+    pub fn open_file(path: &Path, dtype: DType, device: &Device) -> std::result::Result<Self, ModelError> {
+        let files = Arc::new(TensorFiles::single(path)?);
+        Ok(Self::new(path.to_path_buf(), files, false, dtype, device.clone()))
     }
 
     /// The tensor of this name, under its full Hugging Face path, as the type and on the device the weights were opened for.

@@ -25,6 +25,7 @@ mod rope;
 mod rope_table;
 mod soft_cap;
 mod softmax;
+pub mod sparse;
 mod watch_gradient;
 
 pub use activation::{Activation, activate};

@@ -53,8 +53,14 @@ impl Ended {
         }
     }
 
-    fn status(&self) -> RunStatus {
+    pub(super) fn status(&self) -> RunStatus {
         self.result.as_ref().map_or(RunStatus::Error, |finished| finished.status)
+    }
+
+    /// What every hook did, for `--json`.
+    pub(super) fn receipts(&self) -> Value {
+        let hooks = self.begun.trainer.list_hooks().into_iter();
+        hooks.map(|hook| json!({ "id": hook.id, "kind": hook.kind, "points": hook.matched, "receipt": hook.receipt })).collect()
     }
 
     pub(super) fn to_json(&self) -> Value {

@@ -20,6 +20,7 @@ mod points;
 mod progress;
 mod prompt;
 mod runs;
+mod sae;
 mod signals;
 mod steer;
 mod train;
@@ -62,6 +63,7 @@ enum Command {
     Lens(lens::LensArgs),
     Attribute(attribute::AttributeArgs),
     Heads(heads::HeadsArgs),
+    Sae(sae::SaeArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -118,6 +120,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Lens(args) => lens::run(&args, &registry),
         Command::Attribute(args) => attribute::run(&args, &registry),
         Command::Heads(args) => heads::run(&args, &registry),
+        Command::Sae(args) => sae::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -23,6 +23,11 @@ pub(super) struct ModelArgs {
 }
 
 impl ModelArgs {
+    /// Where to compute, as it was given.
+    pub(super) fn device(&self) -> &str {
+        &self.device
+    }
+
     /// Reads the model.
     pub(super) fn load(&self) -> Result<LanguageModel, CliError> {
         let device = device::parse(&self.device)?;

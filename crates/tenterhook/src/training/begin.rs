@@ -254,7 +254,7 @@ pub(crate) fn newest_checkpoint(
 }
 
 /// Damaged checkpoints make way: the run will write others under their names.
-fn put_aside(skipped: &[(CheckpointRef, String)]) -> Result<(), BeginError> {
+pub(crate) fn put_aside(skipped: &[(CheckpointRef, String)]) -> Result<(), BeginError> {
     for (checkpoint, _) in skipped {
         let (dir, name) = (checkpoint.path.parent().unwrap_or(Path::new("")), &checkpoint.name);
         let versions = (0..).map(|version| dir.join(format!(".damaged-{version}-{name}")));

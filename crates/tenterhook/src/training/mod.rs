@@ -6,8 +6,8 @@ mod place;
 mod plan;
 mod task;
 
-pub(crate) use begin::newest_checkpoint;
 pub use begin::{BeginError, Begun, Origin, Start};
+pub(crate) use begin::{newest_checkpoint, put_aside};
 pub use hooks_file::{Attached, HooksFile};
 pub use place::Place;
 pub use plan::{Outline, Plan, schema};
@@ -18,7 +18,8 @@ use tenterhook_hooks::HookRegistry;
 /// Every kind of hook there is.
 pub fn registry() -> HookRegistry {
     let mut registry = tenterhook_train::hooks::registry();
-    if let Err(error) = tenterhook_lens::controllers::register_kinds(&mut registry) {
+    let controllers = tenterhook_lens::controllers::register_kinds(&mut registry);
+    if let Err(error) = controllers.and_then(|()| tenterhook_sae::register_kinds(&mut registry)) {
         // Two kinds of the same name are a mistake in the code; every test that uses the registry finds it.
         tracing::error!("{error}");
     }

@@ -17,6 +17,12 @@ pub(crate) fn example_files() -> &'static Path {
         let small = |shape: &[usize], value: f64| {
             Tensor::full(value, shape, &Device::Cpu).unwrap().to_dtype(DType::F32).unwrap()
         };
+        let sae = Path::new(env!("CARGO_MANIFEST_DIR")).join("../sae/tests/data/topk");
+        std::fs::create_dir(dir.path().join("sae")).unwrap();
+        for file in ["cfg.json", "sae_weights.safetensors"] {
+            std::fs::copy(sae.join(file), dir.path().join("sae").join(file)).unwrap();
+        }
+        std::fs::copy(sae.join("../names_a.csv"), dir.path().join("names.csv")).unwrap();
         save("direction.safetensors", &[("vector", small(&[8], 0.1)), ("other", small(&[8], -0.2))]);
         save("means.safetensors", &[("mean", small(&[8], 0.3)), ("other", small(&[8], -0.2))]);
         save("tensors.safetensors", &[("tensor", small(&[8], 0.3)), ("other", small(&[8], -0.2))]);

@@ -65,6 +65,7 @@ mod run_length;
 #[cfg(debug_assertions)]
 mod running;
 mod runs_commands;
+mod sae_command;
 mod saved_beside;
 mod schema_fuzz;
 mod secrets;

@@ -1,5 +1,6 @@
 //! Every option of every kind of hook does something: two runs that differ in nothing else differ in what they leave behind.
 
+mod autoencoder;
 mod cases;
 mod common;
 mod controllers;
@@ -21,6 +22,7 @@ use cases::Case;
 /// All cases: those of the options that every hook has begin with `common.`.
 fn all_cases() -> Vec<Case> {
     [
+        autoencoder::cases(),
         common::cases(),
         controllers::cases(),
         logs::cases(),
