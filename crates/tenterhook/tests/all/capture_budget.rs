@@ -125,7 +125,7 @@ fn raw_speed(dir: &Path, bytes: u64) -> f64 {
 /// 200 MB through 16 MiB, or 5 GiB through 256 MiB, with the speed of the disk measured before and after.
 #[test]
 fn p22_a_store_takes_its_limit_and_loses_nothing() {
-    let (sequences, limit) = (campaign(130, 3400), campaign(16, 256));
+    let (sequences, limit) = (campaign(140, 3700), campaign(16, 256));
     let lab = lab(sequences);
     let (limit_text, batch) = (limit.to_string(), campaign(2, 8).to_string());
     // The same forwards, of which next to nothing is kept: what the model takes.
