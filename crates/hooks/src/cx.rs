@@ -190,6 +190,11 @@ impl Cx<'_> {
         }
     }
 
+    /// Counts bytes that the hook keeps somewhere else than in the manager's store, for its receipt.
+    pub fn count_captured(&mut self, bytes: u64) {
+        self.extra.bytes_captured += bytes;
+    }
+
     /// Keeps a tensor in the manager's store of captured states, within its limits.
     pub fn keep(
         &mut self,

@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let width = lm.model().config().width;
     let direction = Tensor::ones(width, DType::F32, &Device::Cpu)?;
     // From position 2 on the tokens are steered, those that are generated included: they are positions like any other.
-    let steer = controllers::steer("blocks.1.hook_resid_pre", direction).strength(4.0).positions([2, 3, 4, 5]);
+    let steer =
+        controllers::steer("blocks.1.hook_resid_pre", direction).strength(4.0).positions([2, 3, 4, 5]);
     changed.hooks().register(steer)?;
     let steered = changed.generate_tokens(vec![prompt], &options, |_| ControlFlow::Continue(()))?;
 

@@ -197,6 +197,11 @@ impl StoreBatch {
         Ok(self)
     }
 
+    /// The bytes that it will have in a file, so far.
+    pub fn bytes(&self) -> usize {
+        self.parts.bytes()
+    }
+
     /// Whether something was added under this name.
     pub fn has(&self, layer: &str) -> bool {
         self.parts.layers.iter().any(|part| part.layer.name == layer)

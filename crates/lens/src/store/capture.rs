@@ -78,10 +78,14 @@ impl Hook for StoreCapture {
     fn observe(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
         let mut open = self.open();
         let batch = open.batch.as_mut().ok_or("no batch is open: call `begin` before the forward")?;
-        if let Err(error) = batch.add(at.name(), &at.point().axes, x) {
-            // The end of the pass, and not a failure of a hook: it is told once, by whoever asks for it.
-            cx.abort(error.to_string());
-            open.failure = Some(error);
+        let before = batch.bytes();
+        match batch.add(at.name(), &at.point().axes, x) {
+            Ok(()) => cx.count_captured((batch.bytes() - before) as u64),
+            Err(error) => {
+                // The end of the pass, and not a failure of a hook: it is told once, by whoever asks for it.
+                cx.abort(error.to_string());
+                open.failure = Some(error);
+            }
         }
         Ok(())
     }

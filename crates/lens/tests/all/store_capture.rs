@@ -35,7 +35,8 @@ fn a_store_has_what_run_with_cache_gives_however_texts_are_batched() {
                 })
                 .unwrap();
             assert_eq!((captured.tokens, told, captured.sequences), (22, 22, 5));
-            assert!(captured.report.hooks[0].receipt.fired > 0, "there is a receipt");
+            let receipt = &captured.report.hooks[0].receipt;
+            assert!(receipt.fired > 0 && receipt.bytes_captured > 0, "there is a receipt");
             assert_eq!(writer.finish().unwrap().rows, 22);
             let reader = store.open(&run).unwrap();
             for (number, text) in texts.iter().enumerate() {

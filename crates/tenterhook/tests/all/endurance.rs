@@ -84,6 +84,13 @@ fn all_hooks(port: u16) -> String {
         ("progress", String::new()),
         ("reduce_lr_on_plateau", "patience = 1000000".to_string()),
         ("replace", "points = \"*hook_mlp_out\"\nvalue = 0.0\nneurons = [0]".to_string()),
+        (
+            "sae",
+            format!(
+                "path = {}\npoints = \"*hook_mlp_out\"\nlatents = [{{latent = 0, scale = 0.9}}]",
+                quoted("sae")
+            ),
+        ),
         ("scale", "points = \"*hook_mlp_out\"\nfactor = 0.99".to_string()),
         (
             "steer",
