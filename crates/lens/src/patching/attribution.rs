@@ -14,7 +14,11 @@ use crate::language_model::LanguageModel;
 impl LanguageModel {
     /// Estimates what [`activation_patching`](Self::activation_patching) measures, to first order: two forwards and one backward for all
     /// cells. A cell's value is the metric of the unpatched run plus the difference of the two runs times the gradient, summed over what
-    /// the cell patches. Exact where the metric is linear in the activation.
+    /// the cell patches.
+    ///
+    /// Exact where the metric is linear in the activation. Elsewhere it is good for small changes, such as single heads and prompts that
+    /// differ in one token; the whole residual stream of very different prompts is a large change, through norms and softmaxes, where only
+    /// exact patching can be trusted.
     pub fn attribution_patching(
         &self,
         contrast: &Contrast,

@@ -108,5 +108,6 @@ pub(super) fn clean_and_corrupted(direction: Direction, source: f32, base: f32) 
 
 /// 0 for the corrupted prompt and 1 for the clean one; none where they are the same.
 pub(super) fn normalise(value: f32, clean: f32, corrupted: f32) -> Option<f32> {
-    (clean != corrupted).then(|| (value - corrupted) / (clean - corrupted))
+    // Nothing is nothing: adding zero takes its sign away.
+    (clean != corrupted).then(|| (value - corrupted) / (clean - corrupted) + 0.0)
 }

@@ -2,17 +2,22 @@
 
 use super::grid::PatchingGrid;
 
+/// Differences of less than this share of what lies between the two prompts count as none: further down, rounding decides.
+const RESOLUTION: f64 = 1e-3;
+
 impl PatchingGrid {
-    /// Spearman's rank correlation with another grid over the same cells: 1 where both order them alike. None where the grids do not fit,
-    /// or where one of them has the same value everywhere.
+    /// Spearman's rank correlation with another grid over the same cells: 1 where both order them alike. Cells that differ by less than a
+    /// thousandth of what lies between the clean and the corrupted prompt count as equal. None where the grids do not fit, or where all
+    /// cells of one of them are equal.
     pub fn rank_agreement(&self, other: &PatchingGrid) -> Option<f64> {
         if self.rows != other.rows || self.columns != other.columns {
             return None;
         }
-        let flat = |grid: &PatchingGrid| {
-            grid.values.iter().flatten().map(|value| f64::from(*value)).collect::<Vec<_>>()
+        let rounded = |grid: &PatchingGrid| -> Option<Vec<f64>> {
+            let values = grid.normalised.as_ref()?.iter().flatten();
+            Some(values.map(|value| (f64::from(*value) / RESOLUTION).round()).collect())
         };
-        correlation(&ranks(&flat(self)), &ranks(&flat(other)))
+        correlation(&ranks(&rounded(self)?), &ranks(&rounded(other)?))
     }
 }
 

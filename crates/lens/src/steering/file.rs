@@ -10,6 +10,7 @@ use safetensors::SafeTensors;
 use tenterhook_record::disk;
 
 use super::{Pool, SteeringVector};
+use crate::controllers::read_tensor;
 use crate::error::LensError;
 
 const KEY: &str = "vector";
@@ -52,15 +53,10 @@ impl SteeringVector {
             metadata.get(key).map(String::as_str).ok_or_else(lacking)
         };
         let count = |key: &str| told(key)?.parse().map_err(|_| bad(format!("its `{key}` is no number")));
-        let mut tensors =
-            candle_core::safetensors::load_buffer(&bytes, device).map_err(|error| bad(error.to_string()))?;
-        let vector = tensors.remove(KEY).ok_or_else(|| bad(format!("holds no tensor `{KEY}`")))?;
-        if !vector.dtype().is_float() {
-            return Err(bad(format!("its `{KEY}` is of type {:?}, not of floating point", vector.dtype())));
-        }
+        let vector = read_tensor(path, KEY)?.to_device(device)?;
         Ok(Self {
             point: told("point")?.to_string(),
-            vector: vector.to_dtype(DType::F32)?,
+            vector,
             positive: count("positive")?,
             negative: count("negative")?,
             pool: if told("pool")? == "mean" { Pool::Mean } else { Pool::Last },

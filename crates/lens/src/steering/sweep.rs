@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{HookOptions, OnError, Report};
 
 use super::SteeringVector;
+use crate::cache::CacheOptions;
 use crate::controllers::{self, Controller, Steer};
 use crate::error::LensError;
 use crate::generate::{GenerateOptions, Sampling};
@@ -88,7 +89,9 @@ impl LanguageModel {
     ) -> Result<(SteeringSweep, Report), LensError> {
         self.check_tokens(prompt)?;
         check(options, prompt.len(), self)?;
-        let (logits, mut report) = self.forward(&self.batch_of(prompt)?)?;
+        let at_point = CacheOptions::points(vector.point.as_str());
+        let (logits, cache, mut report) = self.run_with_cache(&self.batch_of(prompt)?, &at_point)?;
+        check_shape(vector, cache.get(&vector.point)?)?;
         let unsteered = Outcome::of(&logits, options)?;
         let mut rows = Vec::new();
         for strength in &options.strengths {
@@ -155,6 +158,17 @@ fn check(options: &SteeringSweepOptions, length: usize, lm: &LanguageModel) -> R
         return bad(format!("a strength of {odd} cannot be tried: it must be finite"));
     }
     options.metric.iter().try_for_each(|metric| metric.check(lm.model().config().vocab, length))
+}
+
+fn check_shape(vector: &SteeringVector, there: &Tensor) -> Result<(), LensError> {
+    let (own, there) = (vector.vector.dims(), &there.dims()[2..]);
+    match own == there {
+        true => Ok(()),
+        false => Err(LensError::BadInput(format!(
+            "the vector has the shape {own:?}, and what passes at `{}` has {there:?} per position: it is a vector of another model",
+            vector.point
+        ))),
+    }
 }
 
 /// What a prompt ends in.

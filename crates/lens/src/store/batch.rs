@@ -1,8 +1,10 @@
 //! One batch on its way into a store.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
+use memmap2::MmapMut;
 use tenterhook_hooks::Positions;
 use tenterhook_models::files::stored_type;
 
@@ -58,8 +60,52 @@ pub(super) struct LayerPart {
 #[derive(Debug)]
 pub(super) struct Chunk {
     pub(super) shape: Vec<usize>,
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Bytes,
     _held: Held,
+}
+
+/// Memory of its own. Large pieces come from the system and go back to it at once: an allocator would keep some of them, on top of the limit.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    Mapped { map: MmapMut, length: usize },
+    Heap(Vec<u8>),
+}
+
+impl Bytes {
+    /// Smaller ones are not worth a mapping, of which a process has a limited number.
+    const LEAST_MAPPED: usize = 16 << 10;
+    const PAGE: usize = 4096;
+
+    /// What so many bytes really take.
+    fn cost(length: usize) -> usize {
+        if length < Self::LEAST_MAPPED { length } else { length.next_multiple_of(Self::PAGE) }
+    }
+
+    fn zeroed(length: usize) -> Self {
+        let mapped = (length >= Self::LEAST_MAPPED).then(|| MmapMut::map_anon(length).ok()).flatten();
+        match mapped {
+            Some(map) => Self::Mapped { map, length },
+            None => Self::Heap(vec![0; length]),
+        }
+    }
+
+    fn as_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Mapped { map, length } => &mut map[..*length],
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped { map, length } => &map[..*length],
+            Self::Heap(bytes) => bytes,
+        }
+    }
 }
 
 impl Parts {
@@ -251,9 +297,9 @@ impl StoreBatch {
         shape: Vec<usize>,
     ) -> Result<Option<Chunk>, StoreError> {
         let size = rows.len() * width * to.size_in_bytes();
-        let Some(held) = self.reserve(size)? else { return Ok(None) };
-        let mut bytes = Vec::with_capacity(size);
-        self.parts.too_large += encode_rows(x, width, rows, to, &mut bytes)?;
+        let Some(held) = self.reserve(Bytes::cost(size))? else { return Ok(None) };
+        let mut bytes = Bytes::zeroed(size);
+        self.parts.too_large += encode_rows(x, width, rows, to, bytes.as_mut())?;
         Ok(Some(Chunk { shape, bytes, _held: held }))
     }
 

@@ -75,13 +75,14 @@ impl Hook for StoreCapture {
         vec![Want::observe(self.points.clone())]
     }
 
-    fn observe(&mut self, at: &At, x: &Tensor, _cx: &mut Cx) -> HookResult {
+    fn observe(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult {
         let mut open = self.open();
         let batch = open.batch.as_mut().ok_or("no batch is open: call `begin` before the forward")?;
-        batch.add(at.name(), &at.point().axes, x).map_err(|error| {
-            let told = error.to_string();
+        if let Err(error) = batch.add(at.name(), &at.point().axes, x) {
+            // The end of the pass, and not a failure of a hook: it is told once, by whoever asks for it.
+            cx.abort(error.to_string());
             open.failure = Some(error);
-            told.into()
-        })
+        }
+        Ok(())
     }
 }

@@ -11,14 +11,14 @@ pub(super) fn type_on_disk(dtype: DType, floats: Option<DType>) -> DType {
     floats.filter(|_| dtype.is_float()).unwrap_or(dtype)
 }
 
-/// Appends chosen rows of a contiguous tensor on the CPU, `width` numbers each, to `out` as numbers of type `to`. Returns how many finite
-/// numbers were too large for it.
+/// Writes chosen rows of a contiguous tensor on the CPU, `width` numbers each, into `out`, which they fill, as numbers of type `to`. Returns
+/// how many finite numbers were too large for it.
 pub(super) fn encode_rows(
     x: &Tensor,
     width: usize,
     rows: &[usize],
     to: DType,
-    out: &mut Vec<u8>,
+    out: &mut [u8],
 ) -> Result<u64, StoreError> {
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else {
@@ -49,20 +49,17 @@ fn plain<const N: usize, T: Copy>(
     width: usize,
     rows: &[usize],
     bytes: impl Fn(T) -> [u8; N],
-    out: &mut Vec<u8>,
+    out: &mut [u8],
 ) -> u64 {
-    for row in rows {
-        append(&all[row * width..(row + 1) * width], &bytes, out);
+    for (row, place) in rows.iter().zip(out.chunks_exact_mut((width * N).max(1))) {
+        put(&all[row * width..(row + 1) * width], &bytes, place);
     }
     0
 }
 
 /// A loop over equally long pieces, which the compiler turns into a copy.
-fn append<const N: usize, T: Copy>(numbers: &[T], bytes: impl Fn(T) -> [u8; N], out: &mut Vec<u8>) {
-    let start = out.len();
-    out.resize(start + numbers.len() * N, 0);
-    let (places, _) = out[start..].as_chunks_mut::<N>();
-    for (place, number) in places.iter_mut().zip(numbers) {
+fn put<const N: usize, T: Copy>(numbers: &[T], bytes: impl Fn(T) -> [u8; N], out: &mut [u8]) {
+    for (place, number) in out.as_chunks_mut::<N>().0.iter_mut().zip(numbers) {
         *place = bytes(*number);
     }
 }
@@ -93,12 +90,12 @@ macro_rules! half {
 half!(f16);
 half!(bf16);
 
-fn halves<T: Half>(all: &[f32], width: usize, rows: &[usize], out: &mut Vec<u8>) -> u64 {
+fn halves<T: Half>(all: &[f32], width: usize, rows: &[usize], out: &mut [u8]) -> u64 {
     let (mut half, mut too_large) = (vec![T::default(); width], 0);
-    for row in rows {
+    for (row, place) in rows.iter().zip(out.chunks_exact_mut((2 * width).max(1))) {
         let row = &all[row * width..(row + 1) * width];
         T::convert(row, &mut half);
-        append(&half, T::bytes, out);
+        put(&half, T::bytes, place);
         let lost = half.iter().zip(row).filter(|(half, number)| half.is_infinite() && number.is_finite());
         too_large += lost.count() as u64;
     }
@@ -113,7 +110,7 @@ mod tests {
 
     fn encoded(values: &[f32], to: DType) -> (Vec<u8>, u64) {
         let x = Tensor::new(values, &Device::Cpu).unwrap();
-        let mut out = Vec::new();
+        let mut out = vec![0; values.len() * to.size_in_bytes()];
         let too_large = encode_rows(&x, 1, &(0..values.len()).collect::<Vec<_>>(), to, &mut out).unwrap();
         (out, too_large)
     }
@@ -129,7 +126,7 @@ mod tests {
     fn chosen_rows_of_a_view_are_taken_in_order() {
         let x = Tensor::arange(0f32, 12., &Device::Cpu).unwrap().reshape((6, 2)).unwrap();
         let view = x.narrow(0, 2, 4).unwrap();
-        let mut out = Vec::new();
+        let mut out = vec![0; 16];
         encode_rows(&view, 2, &[3, 0], DType::F32, &mut out).unwrap();
         let numbers: Vec<f32> = out.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
         assert_eq!(numbers, [10., 11., 4., 5.]);

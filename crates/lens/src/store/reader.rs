@@ -52,6 +52,14 @@ pub struct RowBatch {
     pub sequences: Vec<u64>,
 }
 
+/// What rows have beside their activations.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    pub(super) tokens: Vec<u32>,
+    pub(super) positions: Vec<u32>,
+    pub(super) sequences: Vec<u64>,
+}
+
 /// A batch as it was appended.
 #[derive(Clone, Debug)]
 pub struct StoredBatch {
@@ -155,7 +163,9 @@ impl StoreReader {
     /// The same with what belongs to each row.
     pub fn read_rows(&self, layer: &str, rows: Range<u64>) -> Result<RowBatch, StoreError> {
         let activations = self.read(layer, rows.clone())?;
-        let (tokens, positions, sequences) = self.beside(rows)?;
+        let mut beside = Beside::default();
+        self.append_beside(rows, &mut beside)?;
+        let Beside { tokens, positions, sequences } = beside;
         Ok(RowBatch { activations, tokens, positions, sequences })
     }
 
@@ -268,16 +278,14 @@ impl StoreReader {
         Ok(decode(layer.dtype, &[&[rows], layer.shape.as_slice()].concat(), bytes)?)
     }
 
-    /// Tokens, positions and sequences of some rows.
-    pub(super) fn beside(&self, rows: Range<u64>) -> Result<(Vec<u32>, Vec<u32>, Vec<u64>), StoreError> {
-        let (mut tokens, mut positions, mut sequences) = (Vec::new(), Vec::new(), Vec::new());
+    /// Tokens, positions and sequences of some rows, behind what `out` has.
+    pub(super) fn append_beside(&self, rows: Range<u64>, out: &mut Beside) -> Result<(), StoreError> {
         self.each_shard(rows, |file, rows| {
-            tokens.extend(small(file, TOKENS, rows.clone())?);
-            positions.extend(small(file, POSITIONS, rows.clone())?);
-            sequences.extend(numbers(file, SEQUENCES, rows)?);
+            out.tokens.extend(small(file, TOKENS, rows.clone())?);
+            out.positions.extend(small(file, POSITIONS, rows.clone())?);
+            out.sequences.extend(numbers(file, SEQUENCES, rows)?);
             Ok(())
-        })?;
-        Ok((tokens, positions, sequences))
+        })
     }
 
     /// Calls with each shard that has some of the rows, and with which rows of it.

@@ -6,7 +6,7 @@ use tenterhook_hooks::random::Stream;
 
 use super::error::StoreError;
 use super::layout::StoredLayer;
-use super::reader::{RowBatch, StoreReader};
+use super::reader::{Beside, RowBatch, StoreReader};
 
 /// Rows that lie beside one another and are read together.
 const BLOCK: u64 = 16;
@@ -51,21 +51,13 @@ pub struct Shuffled<'r> {
 #[derive(Debug)]
 struct Buffer {
     bytes: Vec<u8>,
-    tokens: Vec<u32>,
-    positions: Vec<u32>,
-    sequences: Vec<u64>,
+    beside: Beside,
     order: Permutation,
 }
 
 impl Buffer {
     fn empty(stream: Stream) -> Self {
-        Self {
-            bytes: Vec::new(),
-            tokens: Vec::new(),
-            positions: Vec::new(),
-            sequences: Vec::new(),
-            order: Permutation::new(0, stream),
-        }
+        Self { bytes: Vec::new(), beside: Beside::default(), order: Permutation::new(0, stream) }
     }
 }
 
@@ -117,13 +109,10 @@ impl<'r> Shuffled<'r> {
             }
             let rows = first * BLOCK..self.rows.min((last + 1) * BLOCK);
             self.reader.append_bytes(&self.layer.name, rows.clone(), &mut buffer.bytes)?;
-            let (tokens, positions, sequences) = self.reader.beside(rows)?;
-            buffer.tokens.extend(tokens);
-            buffer.positions.extend(positions);
-            buffer.sequences.extend(sequences);
+            self.reader.append_beside(rows, &mut buffer.beside)?;
         }
         let stream = self.stream.named("rows").at(self.next_block);
-        buffer.order = Permutation::new(buffer.tokens.len() as u64, stream);
+        buffer.order = Permutation::new(buffer.beside.tokens.len() as u64, stream);
         self.next_block = drawn.end;
         (self.buffer, self.given) = (buffer, 0);
         Ok(())
@@ -134,7 +123,7 @@ impl<'r> Shuffled<'r> {
         let mut bytes =
             Vec::with_capacity(self.batch_rows.saturating_mul(self.layer.row_bytes()).min(BUFFER_BYTES));
         while tokens.len() < self.batch_rows {
-            if self.given == self.buffer.tokens.len() {
+            if self.given == self.buffer.beside.tokens.len() {
                 if self.next_block == self.blocks {
                     break;
                 }
@@ -146,9 +135,9 @@ impl<'r> Shuffled<'r> {
             let row = self.buffer.order.get(self.given as u64) as usize;
             let width = self.layer.row_bytes();
             bytes.extend_from_slice(&self.buffer.bytes[row * width..(row + 1) * width]);
-            tokens.push(self.buffer.tokens[row]);
-            positions.push(self.buffer.positions[row]);
-            sequences.push(self.buffer.sequences[row]);
+            tokens.push(self.buffer.beside.tokens[row]);
+            positions.push(self.buffer.beside.positions[row]);
+            sequences.push(self.buffer.beside.sequences[row]);
             self.given += 1;
         }
         if tokens.is_empty() {

@@ -33,7 +33,7 @@ fn work(lm: &LanguageModel, number: usize) -> Seen {
     let by = number as f64 / 4.0;
     lm.layers().register_hook(NAME, hook_fn::edit("*", move |_, x, _| Ok(Some((x * by)?)))).unwrap();
     let added = number as f64 * 0.01;
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         let shift = hook_fn::edit("blocks.1.attn.hook_z", move |_, x, _| Ok(Some((x + added)?)));
         lm.hooks().register(shift).unwrap();
     }

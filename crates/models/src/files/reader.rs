@@ -93,7 +93,7 @@ impl TensorReader {
             ));
         }
         let (start, end) = info.data_offsets;
-        let row = if count == 0 { 0 } else { (end - start) / count };
+        let row = (end - start).checked_div(count).unwrap_or(0);
         Ok((info.dtype, self.bytes_at(start + rows.start * row, rows.len() * row)?))
     }
 

@@ -2,6 +2,7 @@
 
 use candle_core::Tensor;
 use tenterhook_hooks::PassSetup;
+use tenterhook_models::NormWeights;
 
 use crate::support::*;
 
@@ -62,5 +63,46 @@ fn neurons_write_through_their_matrix_and_logits_come_from_the_last_one() {
         let unembedding = model.unembedding_weights().unwrap().contiguous().unwrap();
         let again = project(&seen["ln_final.hook_out"], &unembedding, &None);
         assert_close(&format!("{name} logits"), &again, &logits, 1e-5);
+    }
+}
+
+/// `(x, minus its mean where centered) / scale * gain + bias`.
+fn normed(x: &Tensor, scale: &Tensor, norm: &NormWeights) -> Tensor {
+    let x = match norm.centered {
+        true => x.broadcast_sub(&x.mean_keepdim(2).unwrap()).unwrap(),
+        false => x.clone(),
+    };
+    let y = x.broadcast_div(scale).unwrap().broadcast_mul(&norm.gain).unwrap();
+    norm.bias.as_ref().map_or(y.clone(), |bias| y.broadcast_add(bias).unwrap())
+}
+
+#[test]
+fn norms_are_put_together_from_their_weights_and_their_divisor() {
+    for name in ["gpt2", "llama", "neox", "gemma2"] {
+        let reference = Reference::load(name);
+        let (model, hooks) = (&reference.model, reference.model.hook_manager());
+        let post = [("ln1_post", "attn"), ("ln2_post", "mlp")];
+        let mut points: Vec<String> = ["in", "scale", "out"].map(|end| format!("ln_final.hook_{end}")).into();
+        if model.config().post_norms {
+            points.extend(post.iter().flat_map(|(norm, branch)| {
+                let norm = ["in", "scale"].map(|end| format!("blocks.0.{norm}.hook_{end}"));
+                norm.into_iter().chain([format!("blocks.0.hook_{branch}_out")])
+            }));
+        }
+        capture(&hooks, &points.iter().map(String::as_str).collect::<Vec<_>>());
+        model.forward(&reference.ids, &hooks.pass(PassSetup::default())).unwrap();
+        let seen = captured(&hooks, &hooks.list_hooks()[0].id);
+        let check = |norm: &NormWeights, path: &str, out: &str| {
+            let (x, scale) = (&seen[&format!("{path}.hook_in")], &seen[&format!("{path}.hook_scale")]);
+            assert_close(&format!("{name} {path}"), &normed(x, scale, norm), &seen[out], 1e-5);
+        };
+        check(&model.final_norm_weights().unwrap(), "ln_final", "ln_final.hook_out");
+        let found = [model.attention_post_norm(0).unwrap(), model.mlp_post_norm(0).unwrap()];
+        for (norm, (path, branch)) in found.iter().zip(post) {
+            assert_eq!(norm.is_some(), model.config().post_norms, "{name}");
+            if let Some(norm) = norm {
+                check(norm, &format!("blocks.0.{path}"), &format!("blocks.0.hook_{branch}_out"));
+            }
+        }
     }
 }

@@ -2,9 +2,11 @@
 
 use clap::Args;
 use serde_json::json;
+use tenterhook_hooks::HookRegistry;
 use tenterhook_lens::analysis::{AttributeOptions, Attribution, By, ComponentKind, Contribution};
 
 use super::error::CliError;
+use super::hooks_file::{HooksFileArgs, tell_report, with_report};
 use super::model::{ModelArgs, ShowArgs, outcome};
 use super::progress::Working;
 use super::prompt::{PromptArgs, one_token, shown};
@@ -42,10 +44,12 @@ pub(super) struct AttributeArgs {
     #[arg(long, value_name = "N")]
     top: Option<usize>,
     #[command(flatten)]
+    hooks: HooksFileArgs,
+    #[command(flatten)]
     show: ShowArgs,
 }
 
-pub(super) fn run(args: &AttributeArgs) -> Result<Outcome, CliError> {
+pub(super) fn run(args: &AttributeArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
     args.show.check()?;
     let lm = args.model.load()?;
     let ids = args.prompt.ids(&lm)?;
@@ -55,6 +59,7 @@ pub(super) fn run(args: &AttributeArgs) -> Result<Outcome, CliError> {
         position: args.position,
         by: args.by,
     };
+    args.hooks.attach(lm.hooks(), registry)?;
     let found = {
         let _working = Working::on("running the model");
         lm.attribute(&ids, &options)?
@@ -62,7 +67,7 @@ pub(super) fn run(args: &AttributeArgs) -> Result<Outcome, CliError> {
     args.show.save(|| page(&found, &args.model.model, args.top))?;
     match args.show.json {
         true => {
-            let mut data = json!(found);
+            let mut data = with_report(&found, &found.report)?;
             if let Some(top) = args.top {
                 let kept = found.top(top);
                 data["others"] = others(&found, &kept).into();
@@ -70,7 +75,10 @@ pub(super) fn run(args: &AttributeArgs) -> Result<Outcome, CliError> {
             }
             output::json(&data)?;
         }
-        false => output::text(&report(&found, args.top))?,
+        false => {
+            output::text(&report(&found, args.top))?;
+            tell_report(&found.report);
+        }
     }
     Ok(outcome(&found.report))
 }

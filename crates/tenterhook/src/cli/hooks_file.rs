@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Map, Value};
 use tenterhook_hooks::{HookManager, HookRegistry, Report};
 use tenterhook_record::{disk, name};
@@ -68,4 +69,20 @@ pub(super) fn report_json(report: &Report) -> Map<String, Value> {
 pub(super) fn report_text(report: &Report) -> String {
     let metrics = report.metrics.iter().map(|(name, value)| format!("{name} {value:.6}\n"));
     format!("{report}{}", metrics.collect::<String>())
+}
+
+/// Data for `--json` with what hooks did beside it.
+pub(super) fn with_report(data: impl Serialize, report: &Report) -> Result<Value, CliError> {
+    let mut data = serde_json::to_value(data).map_err(|error| CliError::failed(error.to_string()))?;
+    if let Value::Object(object) = &mut data {
+        object.extend(report_json(report));
+    }
+    Ok(data)
+}
+
+/// Tells people what hooks did, where there were some.
+pub(super) fn tell_report(report: &Report) {
+    if !report.hooks.is_empty() {
+        output::note(&report_text(report));
+    }
 }

@@ -1,11 +1,12 @@
 //! `tenterhook lens`: what a model would say if it ended after every block.
 
 use clap::Args;
-use tenterhook_hooks::Selector;
+use tenterhook_hooks::{HookRegistry, Selector};
 use tenterhook_lens::LanguageModel;
 use tenterhook_lens::analysis::{LensCell, LensRow, LogitLens, LogitLensOptions};
 
 use super::error::CliError;
+use super::hooks_file::{HooksFileArgs, tell_report, with_report};
 use super::model::{ModelArgs, ShowArgs, outcome};
 use super::progress::Working;
 use super::prompt::{PromptArgs, one_token, shown, shown_places};
@@ -37,10 +38,12 @@ pub(super) struct LensArgs {
     #[arg(long, value_name = "mid|GLOB", allow_hyphen_values = true)]
     points: Vec<String>,
     #[command(flatten)]
+    hooks: HooksFileArgs,
+    #[command(flatten)]
     show: ShowArgs,
 }
 
-pub(super) fn run(args: &LensArgs) -> Result<Outcome, CliError> {
+pub(super) fn run(args: &LensArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
     args.show.check()?;
     let lm = args.model.load()?;
     let ids = args.prompt.ids(&lm)?;
@@ -49,14 +52,18 @@ pub(super) fn run(args: &LensArgs) -> Result<Outcome, CliError> {
         target: args.target.as_deref().map(|text| one_token(&lm, "--target", text)).transpose()?,
         points: points(&args.points, &lm),
     };
+    args.hooks.attach(lm.hooks(), registry)?;
     let lens = {
         let _working = Working::on("running the model");
         lm.logit_lens(&ids, &options)?
     };
     args.show.save(|| page(&lens, &args.model.model))?;
     match args.show.json {
-        true => output::json(&lens)?,
-        false => output::text(&report(&lens, options.target.is_some()))?,
+        true => output::json(&with_report(&lens, &lens.report)?)?,
+        false => {
+            output::text(&report(&lens, options.target.is_some()))?;
+            tell_report(&lens.report);
+        }
     }
     Ok(outcome(&lens.report))
 }

@@ -117,9 +117,9 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Generate(args) => generate::run(&args, &registry),
         Command::Patch(args) => patch::run(&args, &registry),
         Command::Steer(args) => steer::run(&args, &registry),
-        Command::Lens(args) => lens::run(&args),
-        Command::Attribute(args) => attribute::run(&args),
-        Command::Heads(args) => heads::run(&args),
+        Command::Lens(args) => lens::run(&args, &registry),
+        Command::Attribute(args) => attribute::run(&args, &registry),
+        Command::Heads(args) => heads::run(&args, &registry),
         Command::Sae(args) => sae::run(&args, &registry),
     };
     let result = match on_deep_stack(run) {

@@ -69,3 +69,11 @@ fn bad_input_is_refused() {
     page_is_checked_first(&["attribute", "/no/model", "--tokens", "1", "--answer", "#1"]);
     has_example("attribute");
 }
+
+#[test]
+fn hooks_of_a_file_take_part() {
+    let model = model_path("neox");
+    hooks_take_part(&["attribute", &model, "--tokens", "1,2,3", "--answer", "#4"], |data| {
+        data["logit"].clone()
+    });
+}

@@ -88,3 +88,10 @@ fn bad_input_is_refused() {
     page_is_checked_first(&["heads", "/no/model"]);
     has_example("heads");
 }
+
+#[test]
+fn hooks_of_a_file_take_part() {
+    hooks_take_part(&["heads", &model_path("llama"), "--seq-len", "5"], |data| {
+        data["detectors"]["kinds"][0]["scores"][1][0].clone()
+    });
+}

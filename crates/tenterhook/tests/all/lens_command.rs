@@ -72,3 +72,10 @@ fn bad_input_is_refused() {
     refused(&["lens", model, "--prompt", "", "--no-bos"], &["--prompt", "at least one token"]);
     has_example("lens");
 }
+
+#[test]
+fn hooks_of_a_file_take_part() {
+    hooks_take_part(&["lens", &model_path("gpt2"), "--tokens", "1,2,3"], |data| {
+        data["rows"][2]["cells"][2]["top"][0]["logit"].clone()
+    });
+}

@@ -120,7 +120,7 @@ fn text_hooks_and_a_page() {
     .unwrap();
     let model = dir.path().to_str().unwrap();
     let mut args =
-        vec!["patch", model, "--clean", "hello", "--corrupt", "hollo", "--answer", "h", "--wrong", "o"];
+        vec!["patch", model, "--clean", "hollo", "--corrupt", "eollo", "--answer", "h", "--wrong", "o"];
     args.extend(["--sweep", "attn_out", "--method", "both", "--html", page.to_str().unwrap()]);
     let plain = tenterhook(&args);
     assert_eq!(plain.code, Some(0), "{}", plain.stderr);
@@ -128,7 +128,7 @@ fn text_hooks_and_a_page() {
     assert!(plain.stdout.contains("rank correlation of exact and attribution, attn_out"), "{}", plain.stdout);
     let html = std::fs::read_to_string(&page).unwrap();
     assert!(html.contains("Corrupted:") && html.contains("heatmap"));
-    assert!(!html.contains("src=\"http") && !html.contains("href=\"http"));
+    assert!(["<script src", "<link", "@import"].iter().all(|outside| !html.contains(outside)));
     args.extend(["--hooks", hooks.to_str().unwrap()]);
     let hooked = tenterhook(&args);
     assert_eq!(hooked.code, Some(0), "{}", hooked.stderr);

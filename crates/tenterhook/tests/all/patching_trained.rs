@@ -6,7 +6,7 @@ use tenterhook::lens::patching::{Contrast, LogitMetric, PatchingGrid, Sweep};
 
 use crate::lab::Lab;
 
-/// Sequences that repeat every 8 tokens; the model has to find what came 8 tokens ago.
+/// Sequences that repeat every 8 tokens; the model has to find what came 8 tokens ago. Dropout makes several heads learn it.
 const REPEATS: &str = r#"
 [run]
 name = "repeats"
@@ -17,8 +17,9 @@ vocab = 12
 context = 24
 d_model = 32
 n_heads = 4
-n_layers = 2
+n_layers = 3
 d_mlp = 64
+dropout = 0.2
 
 [[data.train]]
 kind = "induction"
@@ -40,7 +41,7 @@ checkpoint_every = 250
 
 [[optimizer]]
 kind = "adamw"
-lr = 3e-3
+lr = 5e-3
 
 [schedule]
 kind = "cosine"
@@ -61,7 +62,7 @@ fn contrast(number: u64) -> Contrast {
 /// The mean over several prompts, on the scale from 0 to 1.
 fn mean(grids: &[PatchingGrid]) -> PatchingGrid {
     let mut mean = grids[0].clone();
-    for (row, values) in mean.values.iter_mut().enumerate() {
+    for (row, values) in mean.normalised.iter_mut().flatten().enumerate() {
         for (column, value) in values.iter_mut().enumerate() {
             let of = |grid: &PatchingGrid| grid.normalised.as_ref().unwrap()[row][column];
             *value = grids.iter().map(of).sum::<f32>() / grids.len() as f32;
@@ -80,7 +81,7 @@ fn attribution_ranks_places_as_exact_patching_does_on_a_trained_model() {
     let lm = LanguageModel::from_pretrained(lab.checkpoint("repeats").to_str().unwrap()).unwrap();
     for sweep in ["resid_pre", "resid_mid", "attn_out", "mlp_out", "z"].map(Sweep::of) {
         let (mut exact, mut estimate) = (Vec::new(), Vec::new());
-        for contrast in (0..8).map(contrast) {
+        for contrast in (0..16).map(contrast) {
             let (grid, _) = lm.activation_patching(&contrast, &sweep, |_, _| ()).unwrap();
             assert!(
                 grid.clean > 3.0 && grid.corrupted < -3.0,
@@ -92,8 +93,9 @@ fn attribution_ranks_places_as_exact_patching_does_on_a_trained_model() {
             estimate.push(lm.attribution_patching(&contrast, &sweep).unwrap().0);
         }
         let (exact, estimate) = (mean(&exact), mean(&estimate));
-        let differ = exact.values.iter().flatten().filter(|value| value.abs() > 0.05).count();
-        assert!(differ > 1, "{}: {:?}", sweep.name, exact.values);
+        let differ = exact.normalised.iter().flatten().flatten().filter(|value| value.abs() > 0.01).count();
+        let least = if sweep.name == "z" { 3 } else { 1 };
+        assert!(differ >= least, "{}: {:?}", sweep.name, exact.normalised);
         let agreement = exact.rank_agreement(&estimate).unwrap();
         assert!(agreement >= 0.9, "{}: {agreement}", sweep.name);
     }

@@ -70,3 +70,25 @@ pub(crate) fn with_tokenizer() -> tempfile::TempDir {
     std::fs::copy(tokenizer, dir.path().join("tokenizer.json")).unwrap();
     dir
 }
+
+/// A hooks file that takes all heads of block 0 away.
+pub(crate) fn without_attention() -> tempfile::NamedTempFile {
+    let file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+    let hooks = "[[hooks]]\nid = \"silent\"\nkind = \"zero_ablate\"\npoints = \"blocks.0.hook_attn_out\"\n";
+    std::fs::write(file.path(), hooks).unwrap();
+    file
+}
+
+/// The hooks of a file take part in an analysis: what it finds changes, and receipts say why.
+pub(crate) fn hooks_take_part(args: &[&str], number: impl Fn(&Value) -> Value) {
+    let (plain, hooks) = (json(args), without_attention());
+    assert_eq!(plain["receipts"], serde_json::json!([]), "{args:?}");
+    let with = [args, &["--hooks", hooks.path().to_str().unwrap()]].concat();
+    let edited = json(&with);
+    assert_ne!(number(&plain), number(&edited), "{args:?}");
+    assert_eq!(edited["receipts"][0]["id"], "silent", "{args:?}");
+    assert_ne!(edited["receipts"][0]["edits"], 0, "{args:?}");
+    let ran = tenterhook(&with);
+    assert!(ran.stderr.contains("silent") && !ran.stdout.contains("silent"), "{args:?}: {}", ran.stderr);
+    refused(&[args, &["--hooks", "/no/hooks.toml"]].concat(), &["/no/hooks.toml"]);
+}

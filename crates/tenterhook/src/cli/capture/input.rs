@@ -15,11 +15,14 @@ use crate::cli::prompt::text_ids;
 const LARGEST_TOKENS_FILE: u64 = 64 << 20;
 const LONGEST_LINE: u64 = 64 << 20;
 
+/// Token ids, one sequence at a time.
+type Sequences<'a> = Box<dyn Iterator<Item = Result<Vec<u32>, LensError>> + 'a>;
+
 /// What was given, each as token ids, and how many there are. A file has been read through once: all its lines are texts.
 pub(super) fn sequences<'a>(
     args: &'a CaptureArgs,
     lm: &'a LanguageModel,
-) -> Result<(u64, Box<dyn Iterator<Item = Result<Vec<u32>, LensError>> + 'a>), CliError> {
+) -> Result<(u64, Sequences<'a>), CliError> {
     let bos = args.bos.choice();
     if let Some(path) = &args.tokens_file {
         let tokens = read_tokens(path)?;

@@ -6,10 +6,11 @@ mod patterns;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tenterhook_hooks::Report;
+use tenterhook_hooks::{HookRegistry, Report};
 use tenterhook_lens::analysis::{Composition, HeadKind};
 
 use super::error::CliError;
+use super::hooks_file::{HooksFileArgs, tell_report, with_report};
 use super::model::{ModelArgs, ShowArgs, outcome};
 use super::prompt::PromptArgs;
 use super::{Outcome, output};
@@ -67,6 +68,8 @@ pub(super) struct HeadsArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
     #[command(flatten)]
+    hooks: HooksFileArgs,
+    #[command(flatten)]
     show: ShowArgs,
 }
 
@@ -91,9 +94,10 @@ impl Found {
     }
 }
 
-pub(super) fn run(args: &HeadsArgs) -> Result<Outcome, CliError> {
+pub(super) fn run(args: &HeadsArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
     args.show.check()?;
     let lm = args.model.load()?;
+    args.hooks.attach(lm.hooks(), registry)?;
     let mut found = Found {
         text: Vec::new(),
         data: Map::new(),
@@ -116,8 +120,11 @@ pub(super) fn run(args: &HeadsArgs) -> Result<Outcome, CliError> {
     let Found { text, data, page, report } = found;
     args.show.save(|| page)?;
     match args.show.json {
-        true => output::json(&data)?,
-        false => output::text(&text.join("\n\n"))?,
+        true => output::json(&with_report(data, &report)?)?,
+        false => {
+            output::text(&text.join("\n\n"))?;
+            tell_report(&report);
+        }
     }
     Ok(outcome(&report))
 }

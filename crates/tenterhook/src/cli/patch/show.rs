@@ -110,7 +110,7 @@ fn table(args: &PatchArgs, lm: &LanguageModel, contrast: &Contrast, grid: &Patch
     let head: Vec<&str> =
         std::iter::once("block").chain(columns[places.clone()].iter().map(String::as_str)).collect();
     let row = |(label, values): (&String, &Vec<f32>)| {
-        let cells = values[places.clone()].iter().map(|value| format!("{value:.3}"));
+        let cells = values[places.clone()].iter().map(|value| number(*value));
         std::iter::once(label.clone()).chain(cells).collect()
     };
     let rows: Vec<Vec<String>> = grid.rows.iter().zip(numbers(grid)).map(row).collect();
@@ -126,6 +126,12 @@ fn table(args: &PatchArgs, lm: &LanguageModel, contrast: &Contrast, grid: &Patch
     }
     let (run, naive) = (grid.block_evaluations, grid.naive_block_evaluations);
     text + &format!("\n{run} blocks were run in place of {naive}")
+}
+
+/// What is zero but for rounding has no sign.
+fn number(value: f32) -> String {
+    let text = format!("{value:.3}");
+    if text == "-0.000" { "0.000".to_string() } else { text }
 }
 
 fn path_text(args: &PatchArgs, path: &PathPatching) -> String {
@@ -153,7 +159,7 @@ fn page(args: &PatchArgs, lm: &LanguageModel, contrast: &Contrast, found: &Found
             .diverging();
         page = page.text(&scale(args, grid.clean, grid.corrupted)).plot(map.plot());
     }
-    for path in &found.path {
+    if let Some(path) = &found.path {
         page = page.text(&path_text(args, path));
     }
     page
