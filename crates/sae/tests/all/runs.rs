@@ -130,7 +130,7 @@ fn p16_watching_changes_nothing_of_the_step_in_one_op() {
         };
         let silent = train(None);
         for points in ["hook_sae_*", "hook_sae_acts_post", "hook_sae_recons", "hook_sae_input"] {
-            assert_eq!(train(Some(points)), silent, "{points}");
+            assert!(train(Some(points)) == silent, "{points}");
         }
     }
 }

@@ -38,7 +38,7 @@ pub fn decode(acts: &Tensor, w: &Tensor, bias: Option<&Tensor>, spec: &DecodeSpe
         candle_core::bail!("decode: a bias needs {outputs} elements and divisors {latents}");
     }
     if !cpu::fused(acts) {
-        let divide = |by: &Tensor| acts.broadcast_div(&by.detach());
+        let divide = |by: &Tensor| acts.broadcast_div(&by.detach().to_dtype(acts.dtype())?);
         let acts = spec.divide_by.as_ref().map_or_else(|| Ok(acts.clone()), divide)?;
         let y = acts.reshape(((), latents))?.matmul(w)?;
         let y = bias.map_or_else(|| Ok(y.clone()), |bias| y.broadcast_add(bias))?;

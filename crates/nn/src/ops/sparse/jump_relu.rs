@@ -47,7 +47,8 @@ fn composed(x: &Tensor, threshold: &Tensor, JumpOp { spec, keeps_value }: JumpOp
     let slope = near.broadcast_mul(&(height / spec.bandwidth)?)?;
     let value = if keeps_value { (x * &above)? } else { above };
     let value = (value - slope.broadcast_mul(&(threshold - threshold.detach())?)?)?;
-    if spec.to_input { value + (slope * (x - x.detach())?)? } else { Ok(value) }
+    let to_input = if spec.to_input { slope } else { slope.zeros_like()? };
+    value + (to_input * (x - x.detach())?)?
 }
 
 struct JumpOp {
