@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Tensor};
 use tenterhook_hooks::{
-    At, Cx, Gradients, Hook, HookOptions, HookResult, PassSetup, Positions, Report, Selector, Want,
+    At, Cx, Gradients, Hook, HookOptions, HookResult, PassSetup, Positions, Report, Rows, Selector, Want,
 };
 use tenterhook_models::next_token_loss;
 
@@ -22,6 +22,8 @@ pub struct CacheOptions {
     pub dtype: Option<DType>,
     /// Keeps the gradient of the next-token loss at the same points, under `grad.<name>`.
     pub gradients: bool,
+    /// Where the texts stand, when some of the batch is padding.
+    pub rows: Option<Arc<Rows>>,
     /// Begins at this block: the input is then the residual stream before it, `[batch, pos, d_model]`, in place of token ids.
     pub start_at_block: Option<usize>,
     /// Ends before this block: there are no logits then, but the residual stream.
@@ -35,6 +37,7 @@ impl Default for CacheOptions {
             positions: None,
             dtype: None,
             gradients: false,
+            rows: None,
             start_at_block: None,
             stop_at_block: None,
         }
@@ -104,7 +107,8 @@ impl LanguageModel {
         };
         let id = branch.hooks().register_with(recorder, recording)?;
         let gradients = if options.gradients { Gradients::Activations } else { Gradients::Off };
-        let pass = branch.hooks().pass(PassSetup::default().gradients(gradients));
+        let setup = PassSetup { rows: options.rows.clone(), ..PassSetup::default().gradients(gradients) };
+        let pass = branch.hooks().pass(setup);
         let run = || -> candle_core::Result<Tensor> {
             let (model, blocks) = (self.model(), self.model().config().layers);
             let (start, stop) = (options.start_at_block, options.stop_at_block);

@@ -16,9 +16,9 @@ impl LanguageModel {
     /// cells. A cell's value is the metric of the unpatched run plus the difference of the two runs times the gradient, summed over what
     /// the cell patches.
     ///
-    /// Exact where the metric is linear in the activation. Elsewhere it is good for small changes, such as single heads and prompts that
-    /// differ in one token; the whole residual stream of very different prompts is a large change, through norms and softmaxes, where only
-    /// exact patching can be trusted.
+    /// Exact where the metric is linear in the activation. Elsewhere it is an estimate, good for small changes: prompts that differ in one
+    /// token, single heads of a model that is not too sure of itself. What passes saturated norms and softmaxes, or the whole residual
+    /// stream of very different prompts, is a large change: compare with exact patching before you trust the order.
     pub fn attribution_patching(
         &self,
         contrast: &Contrast,

@@ -1,8 +1,10 @@
 //! Activations straight from a model.
 
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Tensor};
 use serde_json::{Value, json};
-use tenterhook_hooks::{Match, Selector, Site};
+use tenterhook_hooks::{Match, Rows, Selector, Site};
 use tenterhook_lens::{CacheOptions, LanguageModel};
 
 use super::ActivationSource;
@@ -57,8 +59,11 @@ impl PointActivations {
             .flat_map(|ids| ids.iter().copied().chain(std::iter::repeat_n(0, longest - ids.len())))
             .collect();
         let ids = Tensor::from_vec(ids, (sequences.len(), longest), &self.lm.device())?;
-        let options =
-            CacheOptions { stop_at_block: self.stop_at_block, ..CacheOptions::points(self.names.clone()) };
+        let options = CacheOptions {
+            stop_at_block: self.stop_at_block,
+            rows: Some(Arc::new(Rows(sequences.iter().map(|ids| 0..ids.len()).collect()))),
+            ..CacheOptions::points(self.names.clone())
+        };
         let (_, cache, _) = self.lm.run_with_cache(&ids, &options)?;
         self.names.iter().map(|name| Ok(cache.get(name)?.clone())).collect()
     }
