@@ -140,10 +140,7 @@ pub(crate) fn call<R>(
             Some(value)
         }
         Err(error) => {
-            match refused {
-                true => cx.abort(error.to_string()),
-                false => failed(slot, facts, point, event, error)?,
-            }
+            failed(slot, facts, point, event, error, refused)?;
             None
         }
     };
@@ -159,6 +156,7 @@ fn failed(
     point: Option<&str>,
     event: &'static str,
     error: BoxError,
+    refused: bool,
 ) -> std::result::Result<(), Halt> {
     let debug = facts.manager.upgrade().is_some_and(|manager| manager.debug.load(Relaxed));
     let error = HookError {
@@ -169,6 +167,11 @@ fn failed(
         backtrace: debug.then(|| Arc::new(backtrace::of(&*error))),
         original_error: Arc::from(error),
     };
+    if refused {
+        // It was asked for nonsense and did not fail: nobody's policy, and nothing to go on with.
+        lock(&facts.ledger).fatal.get_or_insert(error.clone());
+        return Err(Halt::Failed(error));
+    }
     if !slot.said_failed.swap(true, Relaxed) || slot.options.verbose {
         match &error.backtrace {
             Some(backtrace) => tracing::warn!("{error}\n{backtrace}"),

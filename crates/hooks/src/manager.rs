@@ -99,8 +99,8 @@ pub(crate) struct Inner {
     pub(crate) board: Arc<Board>,
     pub(crate) states: Arc<StateStore>,
     state: Mutex<State>,
-    /// How many passes were made.
-    pub(crate) passes: AtomicU64,
+    /// How many passes were made, by branches too: no two have the same number.
+    pub(crate) passes: Arc<AtomicU64>,
     /// The serial of the hook that is running.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether failures come with their backtraces.
@@ -132,7 +132,7 @@ impl HookManager {
             board: Arc::default(),
             states,
             state: Mutex::default(),
-            passes: AtomicU64::new(0),
+            passes: Arc::default(),
             running: Arc::default(),
             debug: AtomicBool::new(false),
         }))
@@ -253,7 +253,7 @@ impl HookManager {
             board: self.0.board.clone(),
             states: self.0.states.clone(),
             state: Mutex::new(branched),
-            passes: AtomicU64::new(self.0.passes.load(Relaxed)),
+            passes: self.0.passes.clone(),
             running: self.0.running.clone(),
             debug: self.0.debug.load(Relaxed).into(),
         }))

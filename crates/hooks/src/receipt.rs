@@ -77,6 +77,8 @@ pub struct HookReceipt {
     pub quarantined: bool,
     /// Whether it took part in this pass: on, and due by `every`, `sample_rate` and `start_after_epoch`. Over all passes: whether it is on.
     pub due: bool,
+    /// Whether it may replace tensors.
+    pub controls: bool,
     /// The names of the points it listens to.
     pub matched: Vec<String>,
     /// What it did.
@@ -143,9 +145,19 @@ impl Report {
         self.hooks.iter().filter(|hook| hook.due && !hook.matched.is_empty() && hook.receipt.fired == 0)
     }
 
-    /// Controllers that replaced tensors without changing a single element.
+    /// Controllers that were called and did not change a single element.
     pub fn without_effect(&self) -> impl Iterator<Item = &HookReceipt> {
-        self.hooks.iter().filter(|hook| hook.receipt.edits > 0 && hook.receipt.elements_changed == 0)
+        let called = |hook: &&HookReceipt| hook.receipt.fired > hook.receipt.errors && hook.controls;
+        self.hooks.iter().filter(called).filter(|hook| hook.receipt.elements_changed == 0)
+    }
+
+    /// What is worth a look, in words: hooks that were never called, controllers that changed nothing.
+    pub fn warnings(&self) -> Vec<String> {
+        let idle = self.never_fired().map(|hook| format!("hook `{}` was never called", hook.id));
+        let vain = self.without_effect().map(|hook| {
+            format!("hook `{}` was called {} times and changed no element", hook.id, hook.receipt.fired)
+        });
+        idle.chain(vain).collect()
     }
 
     /// Whether any hook failed.
@@ -171,11 +183,8 @@ impl fmt::Display for Report {
                 receipt.edits, receipt.bytes_captured, receipt.errors
             )?;
         }
-        for hook in self.never_fired() {
-            writeln!(f, "warning: hook `{}` was never called", hook.id)?;
-        }
-        for hook in self.without_effect() {
-            writeln!(f, "warning: hook `{}` replaced tensors but changed no element", hook.id)?;
+        for warning in self.warnings() {
+            writeln!(f, "warning: {warning}")?;
         }
         self.errors.iter().try_for_each(|error| writeln!(f, "error: {error}"))
     }

@@ -125,6 +125,7 @@ impl Slot {
             enabled: self.enabled.load(Relaxed),
             quarantined: self.quarantined.load(Relaxed),
             due: self.enabled.load(Relaxed),
+            controls: self.wiring.iter().any(|wire| wire.access == Access::Edit),
             matched: self.matched_names(),
             receipt: Receipt::default(),
         }

@@ -115,6 +115,11 @@ impl LanguageModel {
             if options.gradients && (start.is_some() || stop.is_some()) {
                 candle_core::bail!("a run without the tokens or the logits has no loss, and so no gradients");
             }
+            if options.gradients && options.rows.is_some() {
+                candle_core::bail!(
+                    "the loss of a padded batch would count its padding: take gradients of one text at a time"
+                );
+            }
             let stream = match start {
                 Some(_) => input.clone(),
                 None => model.embed(input, &pass)?,

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::Tensor;
 use tenterhook_hooks::{At, Cx, Hook, HookResult, Selector, Site, Want};
+use tenterhook_nn::ops::soft_cap;
 
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
@@ -32,6 +33,8 @@ pub struct LayerActivationDetector {
     key: &'static str,
     site: Site,
     every_pass: bool,
+    /// Some models bend their logits behind the last point.
+    cap: Option<f64>,
     kept: Arc<Mutex<Kept>>,
     enabled: Arc<AtomicBool>,
 }
@@ -62,7 +65,7 @@ impl LayerActivationDetector {
         let points = lm.hooks().points();
         let last = points.iter().last();
         let (_, last) = last.ok_or_else(|| LensError::BadInput("the model has no points".to_string()))?;
-        Ok(Self::keyed(last.name.as_str(), "logits"))
+        Ok(Self { cap: lm.model().config().logit_soft_cap, ..Self::keyed(last.name.as_str(), "logits") })
     }
 
     fn keyed(layer: impl Into<Selector>, key: &'static str) -> Self {
@@ -71,6 +74,7 @@ impl LayerActivationDetector {
             key,
             site: Site::Forward,
             every_pass: false,
+            cap: None,
             kept: Arc::default(),
             enabled: Arc::new(true.into()),
         }
@@ -138,7 +142,10 @@ impl Hook for LayerActivationDetector {
         if !self.is_enabled() {
             return Ok(());
         }
-        let tensor = at.owned(x)?;
+        let tensor = match self.cap {
+            Some(cap) => soft_cap(x, cap)?,
+            None => at.owned(x)?,
+        };
         let mut kept = self.lock();
         let pass = Some((cx.pass_number(), cx.first_position()));
         if kept.pass != pass && !self.every_pass {

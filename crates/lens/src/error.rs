@@ -39,7 +39,7 @@ pub enum LensError {
 
 impl LensError {
     /// Why a pass failed: what a hook has to say says more than the engine's error.
-    pub(crate) fn of_pass(error: candle_core::Error, pass: &Pass) -> Self {
+    pub fn of_pass(error: candle_core::Error, pass: &Pass) -> Self {
         match (pass.fatal(), pass.control()) {
             (Some(error), _) => Self::Hook(error),
             (None, Some(Control::Abort { hook_id, reason })) => Self::Aborted { hook_id, reason },

@@ -10,6 +10,7 @@ use tenterhook_models::tokenizer::Tokenizer;
 
 use crate::error::LensError;
 use crate::layers::Layers;
+use crate::store::LocalStore;
 
 /// A language model with its tokenizer and its hooks. Clones share everything.
 #[derive(Clone)]
@@ -17,6 +18,7 @@ pub struct LanguageModel {
     model: Arc<Transformer>,
     tokenizer: Option<Arc<Tokenizer>>,
     hooks: HookManager,
+    store: Option<LocalStore>,
 }
 
 impl LanguageModel {
@@ -35,7 +37,21 @@ impl LanguageModel {
     pub fn new(model: Transformer) -> Result<Self, LensError> {
         let tokenizer = model.tokenizer().map(Tokenizer::load).transpose()?.map(Arc::new);
         let hooks = model.hook_manager();
-        Ok(Self { model: Arc::new(model), tokenizer, hooks })
+        Ok(Self { model: Arc::new(model), tokenizer, hooks, store: None })
+    }
+
+    /// The same model with a store, where [`capture`](Self::capture) keeps activations.
+    pub fn with_store(self, store: LocalStore) -> Self {
+        Self { store: Some(store), ..self }
+    }
+
+    /// Its store; an error says what to do where it has none.
+    pub fn store(&self) -> Result<&LocalStore, LensError> {
+        self.store.as_ref().ok_or_else(|| {
+            LensError::BadInput(
+                "the model has no store: give it one with `with_store(LocalStore::new(..))`".to_string(),
+            )
+        })
     }
 
     /// The same weights with the same hooks, to which others can be added without this one noticing: for another thread, or another question.

@@ -76,7 +76,9 @@ impl<'a> Layers<'a> {
     /// The hooks that listen at this layer or these points.
     pub fn get_hooks(&self, layer: impl Into<Selector>) -> Result<Vec<HookInfo>, AttachError> {
         let table = self.hooks.points();
-        let found = layer.into().resolve(table, Site::Forward)?;
+        let layer = layer.into();
+        let mut found = layer.resolve(table, Site::Forward)?;
+        found.extend(layer.resolve(table, Site::PreForward).unwrap_or_default()); // a point has no input
         let names: Vec<&str> = found.iter().flat_map(|one| table.point(one.point).names()).collect();
         let listens = |hook: &HookInfo| hook.matched.iter().any(|name| names.contains(&name.as_str()));
         Ok(self.hooks.list_hooks().into_iter().filter(listens).collect())

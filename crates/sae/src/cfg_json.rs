@@ -109,7 +109,7 @@ pub(crate) fn from_json(json: &Value) -> Result<SaeConfig, Problems> {
 /// As it is written: in the form of SAELens 6, weights as f32.
 pub(crate) fn to_json(config: &SaeConfig) -> Value {
     let mut metadata = config.metadata.clone();
-    metadata.entry("sae_lens_version").or_insert(FORM.into());
+    metadata.insert("sae_lens_version".to_string(), FORM.into()); // it says how the file is to be read
     let mut json = json!({
         "architecture": config.architecture.name(),
         "d_in": config.d_in,

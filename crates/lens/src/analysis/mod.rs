@@ -99,6 +99,10 @@ fn matrix(x: &Tensor) -> Result<DMatrix<f64>, LensError> {
     // Not every device has double precision.
     let values = x.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
     let values: Vec<f64> = values.flatten_all()?.to_vec1()?;
+    if values.iter().any(|value| !value.is_finite()) {
+        // Decompositions would never come to an end.
+        return Err(LensError::BadInput("the model has weights that are NaN or infinite".to_string()));
+    }
     Ok(DMatrix::from_row_slice(rows, columns, &values))
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Mode, Refused, Selector, without_padding};
@@ -38,10 +38,9 @@ impl Effect for MeanAblate {
     const KIND: &'static str = "mean_ablate";
 
     fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
-        if let Some(mean) = &mut self.mean {
+        if let Some(mean) = &self.mean {
             check_shape(mean, x, at.name())?;
-            *mean = like(mean, x)?;
-            return Ok(mean.clone());
+            return Ok(like(mean, x)?);
         }
         if cx.keeps_cache() || cx.mode() == Mode::Decode && cx.first_position() > 0 {
             return Err(Box::new(Refused(format!(
@@ -61,8 +60,10 @@ impl Effect for MeanAblate {
         // `[tokens, ...]`, whether there was padding or not.
         let real = without_padding(at, &x.detach(), cx)?;
         let real = if real.rank() == x.rank() { real.flatten(0, 1)? } else { real };
+        // A coarse type would stop adding long before the end.
+        let real = if real.dtype() == DType::F64 { real } else { real.to_dtype(DType::F32)? };
         let count = real.dim(0)? as f64;
-        Ok((real.sum(0)? / count)?)
+        Ok(like(&(real.sum(0)? / count)?, x)?)
     }
 }
 

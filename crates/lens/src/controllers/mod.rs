@@ -85,6 +85,23 @@ pub trait Effect: Send + 'static {
     /// The tensor as it would be in full strength, of a shape that broadcasts to `x`. An effect that reaches only some of the tensor
     /// narrows `chosen`.
     fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor>;
+
+    /// The same in this strength: `x` on its way there. All the way is exactly there. An effect that adds something adds more or less of
+    /// it, since in a coarse type the difference would be rounded before it is multiplied.
+    fn apply_in_part(
+        &mut self,
+        at: &At,
+        x: &Tensor,
+        strength: f64,
+        chosen: &mut Chosen,
+        cx: &mut Cx,
+    ) -> HookResult<Tensor> {
+        let edited = self.apply(at, x, chosen, cx)?;
+        match strength == 1.0 {
+            true => Ok(edited),
+            false => Ok((x + (edited.broadcast_sub(x)? * strength)?)?),
+        }
+    }
 }
 
 /// A hook that changes tensors: an effect and where it is wanted.
@@ -141,7 +158,11 @@ impl<E: Effect> Hook for Controller<E> {
     }
 
     fn fits(&self, point: &Point) -> HookResult {
-        self.scene.part.fits(point)
+        // What was put together in code has not been looked at yet.
+        match self.scene.problems().into_iter().next() {
+            Some(problem) => Err(problem.into()),
+            None => self.scene.part.fits(point),
+        }
     }
 
     fn edit(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult<Option<Tensor>> {
@@ -149,16 +170,8 @@ impl<E: Effect> Hook for Controller<E> {
         if matches!(chosen, Chosen::Nothing) {
             return Ok(None);
         }
-        let edited = self.effect.apply(at, x, &mut chosen, cx)?;
-        chosen.put(x, &in_part(x, edited, self.scene.strength)?)
-    }
-}
-
-/// `x` on its way to `edited`. All the way is exactly there.
-fn in_part(x: &Tensor, edited: Tensor, strength: f64) -> candle_core::Result<Tensor> {
-    match strength == 1.0 {
-        true => Ok(edited),
-        false => x + (edited.broadcast_sub(x)? * strength)?,
+        let edited = self.effect.apply_in_part(at, x, self.scene.strength, &mut chosen, cx)?;
+        chosen.put(x, &edited)
     }
 }
 

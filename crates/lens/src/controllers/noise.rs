@@ -33,7 +33,18 @@ pub struct Noise {
 impl Effect for Noise {
     const KIND: &'static str = "noise";
 
-    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
+        self.apply_in_part(at, x, 1.0, chosen, cx)
+    }
+
+    fn apply_in_part(
+        &mut self,
+        at: &At,
+        x: &Tensor,
+        strength: f64,
+        _: &mut Chosen,
+        cx: &mut Cx,
+    ) -> HookResult<Tensor> {
         let stream = match cx.mode() {
             Mode::Prefill | Mode::Decode => cx.random_of_hook(),
             _ => cx.random(),
@@ -41,9 +52,9 @@ impl Effect for Noise {
         let stream = stream.named(at.name()).at(self.seed);
         let noise = match Places::of(at, x, cx) {
             Ok(places) => by_position(x, &places, stream)?,
-            Err(_) => values(stream, x.elem_count(), x.dims())?,
+            Err(_) => values(stream, x.dims())?,
         };
-        Ok((x + (like(&noise, x)? * self.std)?)?)
+        Ok((x + like(&(noise * (self.std * strength))?, x)?)?)
     }
 }
 
@@ -52,12 +63,11 @@ fn by_position(x: &Tensor, places: &Places, stream: Stream) -> candle_core::Resu
     let mut shape = x.dims().to_vec();
     let columns = shape.remove(places.axis);
     shape.remove(0);
-    let each: usize = shape.iter().product();
     let mut rows = Vec::with_capacity(places.rows.len());
     for row in 0..places.rows.len() {
         let column = |column: usize| {
             let position = places.position(row, column).unwrap_or(usize::MAX);
-            values(stream.at(row as u64).at(position as u64), each, &shape)
+            values(stream.at(row as u64).at(position as u64), &shape)
         };
         let all = (0..columns).map(column).collect::<candle_core::Result<Vec<_>>>()?;
         rows.push(Tensor::stack(&all, places.axis - 1)?);
@@ -65,8 +75,11 @@ fn by_position(x: &Tensor, places: &Places, stream: Stream) -> candle_core::Resu
     Tensor::stack(&rows, 0)
 }
 
-fn values(stream: Stream, count: usize, shape: &[usize]) -> candle_core::Result<Tensor> {
-    let values: Vec<f32> = (0..count as u64).map(|counter| stream.normal(counter) as f32).collect();
+/// Counted so that the length of the last axis does not matter: at attention scores it grows with every token.
+fn values(stream: Stream, shape: &[usize]) -> candle_core::Result<Tensor> {
+    let width = shape.last().copied().unwrap_or(1).max(1);
+    let counter = |i: usize| ((i / width) as u64) << 32 | (i % width) as u64;
+    let values: Vec<f32> = (0..shape.iter().product()).map(|i| stream.normal(counter(i)) as f32).collect();
     Tensor::from_vec(values, shape, &candle_core::Device::Cpu)
 }
 

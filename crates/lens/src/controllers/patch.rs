@@ -44,12 +44,12 @@ impl Effect for Patch {
 
     fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
         let key = self.key.clone().unwrap_or_else(|| at.name().to_string());
-        let Some(stored) = self.stored.get_mut(&key) else {
+        let Some(stored) = self.stored.get(&key) else {
             let near = nearest(&key, self.stored.keys().map(String::as_str), 3).join(", ");
             let reason = format!("{} has no tensor `{key}` to put in; nearest: {near}", self.source);
             return Err(Box::new(Refused(reason)));
         };
-        *stored = like(stored, x)?;
+        let stored = &like(stored, x)?;
         let refuse = || {
             Refused(format!(
                 "{}: `{key}` has the shape {:?}, which does not go with {:?} at `{}`",

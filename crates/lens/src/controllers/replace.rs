@@ -43,8 +43,7 @@ impl Effect for Replace {
 
     fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Tensor> {
         check_shape(&self.by, x, at.name())?;
-        self.by = like(&self.by, x)?;
-        Ok(self.by.clone())
+        Ok(like(&self.by, x)?)
     }
 }
 

@@ -36,10 +36,21 @@ pub struct Steer {
 impl Effect for Steer {
     const KIND: &'static str = "steer";
 
-    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
+        self.apply_in_part(at, x, 1.0, chosen, cx)
+    }
+
+    fn apply_in_part(
+        &mut self,
+        at: &At,
+        x: &Tensor,
+        strength: f64,
+        _: &mut Chosen,
+        _: &mut Cx,
+    ) -> HookResult<Tensor> {
         check_shape(&self.vector, x, at.name())?;
-        self.vector = like(&self.vector, x)?;
-        Ok(x.broadcast_add(&self.vector)?)
+        let added = if strength == 1.0 { self.vector.clone() } else { (&self.vector * strength)? };
+        Ok(x.broadcast_add(&like(&added, x)?)?)
     }
 }
 

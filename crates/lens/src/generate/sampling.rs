@@ -44,9 +44,10 @@ impl Sampling {
     /// The next token from logits `[vocab]`, of one text at one place.
     pub(super) fn choose(&self, logits: &Tensor, text: usize, number: usize) -> Result<u32, LensError> {
         let logits = logits.to_vec1::<f32>()?;
-        if let Some(bad) = logits.iter().position(|x| x.is_nan()) {
+        if let Some(bad) = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY) {
             return Err(LensError::BadInput(format!(
-                "the logit of token {bad} is NaN: no token can be chosen"
+                "the logit of token {bad} is {}: no token can be chosen",
+                logits[bad]
             )));
         }
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();

@@ -197,6 +197,11 @@ impl StoreBatch {
         Ok(self)
     }
 
+    /// The columns of its tensors: the longest sequence, with its padding.
+    pub(super) fn width(&self) -> usize {
+        self.lengths.iter().zip(&self.left).map(|(length, left)| length + left).max().unwrap_or(0)
+    }
+
     /// The bytes that it will have in a file, so far.
     pub fn bytes(&self) -> usize {
         self.parts.bytes()

@@ -9,7 +9,7 @@ use tenterhook_hooks::{
 use super::batch::StoreBatch;
 use super::capture::StoreCapture;
 use super::error::StoreError;
-use super::writer::StoreWriter;
+use super::writer::{StoreOptions, StoreSummary, StoreWriter};
 use crate::error::LensError;
 use crate::inference::{Padded, PaddingSide};
 use crate::language_model::LanguageModel;
@@ -103,6 +103,33 @@ pub struct Captured {
 }
 
 impl LanguageModel {
+    /// Runs texts through the model and keeps what passes at the points as a new run of the model's own store.
+    ///
+    /// ```
+    /// # use candle_core::{DType, Device};
+    /// # use tenterhook_models::{Transformer, config::TransformerConfig};
+    /// use tenterhook_lens::{CaptureToOptions, LanguageModel, LocalStore};
+    ///
+    /// # let model = Transformer::init(TransformerConfig::gpt2(50, 16, 8, 2, 2), 42, DType::F32, &Device::Cpu)?;
+    /// # let dir = tempfile::tempdir()?;
+    /// let lm = LanguageModel::new(model)?.with_store(LocalStore::new(dir.path()));
+    /// let texts = [vec![1, 2, 3], vec![4, 5]].map(Ok);
+    /// let (_, summary) = lm.capture("first", texts, &CaptureToOptions::points("blocks.*.hook_resid_post"))?;
+    /// assert_eq!((summary.rows, lm.store()?.open("first")?.layers().len()), (5, 2));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn capture(
+        &self,
+        run: &str,
+        texts: impl IntoIterator<Item = Result<Vec<u32>, LensError>>,
+        options: &CaptureToOptions,
+    ) -> Result<(Captured, StoreSummary), LensError> {
+        options.check(self)?;
+        let mut writer = self.store()?.create(run, StoreOptions::default())?;
+        let captured = self.capture_tokens_to(&mut writer, texts, options, |_| ())?;
+        Ok((captured, writer.finish()?))
+    }
+
     /// Runs texts through the model in batches and appends what passes at the points to a run of a store. The hooks that are registered take
     /// part. Texts are taken up one batch at a time, and the memory the activations take is the writer's limit: both may be endless.
     ///
@@ -221,7 +248,7 @@ impl Run<'_> {
                 if batch.has(&name) {
                     name = format!("{}/{name}", hook.id);
                 }
-                let axes = self.axes(&state);
+                let axes = self.axes(&state, batch.width());
                 let of_hook = |error: StoreError| match error {
                     StoreError::BadInput(problem) => {
                         LensError::BadInput(format!("what hook `{}` captured: {problem}", hook.id))
@@ -235,8 +262,17 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The axes of a captured tensor: those of its point, or numbered ones where that has others.
-    fn axes(&self, state: &CapturedState) -> String {
+    /// The axes of a captured tensor: those of its point, or numbered ones where that has others. Chosen positions are none of the batch's.
+    fn axes(&self, state: &CapturedState, width: usize) -> String {
+        let axes = self.axes_of_point(state);
+        let pos = axes.split_whitespace().position(|axis| axis == "pos");
+        match pos.is_some_and(|axis| state.shape().get(axis) != Some(&width)) {
+            true => axes.replacen(" pos", " chosen_pos", 1),
+            false => axes,
+        }
+    }
+
+    fn axes_of_point(&self, state: &CapturedState) -> String {
         let points = self.lm.hooks().points();
         let known = points.find(&state.point).map(|id| points.point(id).axes.clone());
         let known =

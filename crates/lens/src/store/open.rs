@@ -34,8 +34,9 @@ impl Scan {
     /// Of a run's directory. Every shard is there, with the length its line has; nothing in it has been read.
     pub(super) fn of(dir: &Path) -> Result<Self, StoreError> {
         let head = read_head(dir)?;
-        let files = shard_files(dir)?;
+        // In this order: a writer may be at work, and a shard is there before its line is.
         let (mut shards, good_bytes) = read_lines(dir)?;
+        let files = shard_files(dir)?;
         let listed = shards.len();
         for line in &shards {
             let path = shard_path(dir, line.shard);

@@ -1,5 +1,6 @@
 //! Writing a run.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,9 +136,12 @@ impl StoreWriter {
         let (asked, worker) = (finished.clone(), desk.clone());
         let thread = std::thread::Builder::new().name("store".into()).spawn(move || {
             let _faults = faults.enter();
-            let done = appender.work(|| asked.load(Ordering::SeqCst));
+            let work = AssertUnwindSafe(|| appender.work(|| asked.load(Ordering::SeqCst)));
+            let done = catch_unwind(work).unwrap_or_else(|_| {
+                Err(StoreError::BadInput("the thread that writes the store panicked".to_string()))
+            });
             if let Err(error) = &done {
-                worker.fail(error.to_string());
+                worker.fail(error.to_string()); // whoever waits for room must not wait for ever
             }
             done.map(|()| appender.written)
         });

@@ -39,7 +39,7 @@ fn a_detector_remembers_the_latest_forward_until_it_is_cleared() {
 
 #[test]
 fn what_goes_into_a_model_and_what_comes_out() {
-    for family in FAMILIES {
+    for family in ["gpt2", "llama", "neox", "gemma2"] {
         let lm = lm(family);
         let input = LayerActivationDetector::model_input(&lm).unwrap().keeping_every_pass();
         let output = LayerActivationDetector::model_output(&lm).unwrap();

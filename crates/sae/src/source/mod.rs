@@ -16,7 +16,7 @@ use crate::error::SaeError;
 pub use model::{ModelActivations, PointActivations};
 pub use store::StoreActivations;
 pub use stream::{ActivationStream, StreamOptions};
-pub use texts::{TextOptions, sequences};
+pub use texts::{TextOptions, sequences, token_sequences};
 
 /// Activations in pieces that can be had in any order.
 pub trait ActivationSource: Send + Sync {

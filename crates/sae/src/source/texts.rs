@@ -19,12 +19,21 @@ pub fn sequences<T: AsRef<str>>(
     texts: impl IntoIterator<Item = T>,
     options: &TextOptions,
 ) -> Result<Vec<Vec<u32>>, SaeError> {
+    let tokens = texts.into_iter().map(|text| lm.to_tokens(text.as_ref(), options.prepend_bos));
+    token_sequences(lm, tokens.collect::<Result<Vec<_>, _>>()?, options)
+}
+
+/// The same of texts that are token ids already: nothing is put before them.
+pub fn token_sequences(
+    lm: &LanguageModel,
+    texts: Vec<Vec<u32>>,
+    options: &TextOptions,
+) -> Result<Vec<Vec<u32>>, SaeError> {
     if options.context == 0 {
         return Err(SaeError::bad("a context of 0 tokens: it must have at least 1"));
     }
     let mut all = Vec::new();
-    for text in texts {
-        let ids = lm.to_tokens(text.as_ref(), options.prepend_bos)?;
+    for ids in texts {
         for sequence in ids.chunks(options.context) {
             lm.check_tokens(sequence)?;
             all.push(sequence.to_vec());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tenterhook_hooks::AttachError;
+use tenterhook_hooks::{AttachError, Refused};
 use tenterhook_lens::{LensError, StoreError};
 use tenterhook_models::error::ModelError;
 use tenterhook_record::run::RunError;
@@ -58,6 +58,10 @@ impl From<LensError> for CliError {
                 Self::bad_input(error.to_string())
             }
             LensError::Store(error) => error.into(),
+            // It was asked for something that cannot be: a head that is not there, an edit of what is cached.
+            LensError::Hook(ref failure) if failure.original_error.is::<Refused>() => {
+                Self::bad_input(error.to_string())
+            }
             _ => Self::failed(error.to_string()),
         }
     }

@@ -13,7 +13,7 @@ use tenterhook_models::files::{check_writable, save_tensors};
 use super::error::CliError;
 use super::hooks_file::{HooksFileArgs, report_json, report_text, write_captures};
 use super::model::{ModelArgs, outcome};
-use super::prompt::{BosArgs, one_token, text_ids};
+use super::prompt::{BosArgs, one_token, text_ids, written_ids};
 use super::{Outcome, output};
 
 /// Generate text, with the hooks of a file at every token.
@@ -100,10 +100,7 @@ pub(super) fn run(args: &GenerateArgs, registry: &HookRegistry) -> Result<Outcom
 
 fn prompts(args: &GenerateArgs, lm: &LanguageModel) -> Result<Vec<Vec<u32>>, CliError> {
     let ids = |given: &String| -> Result<Vec<u32>, CliError> {
-        let parsed = given.split(',').map(|id| id.trim().parse::<u32>()).collect::<Result<Vec<_>, _>>();
-        let ids = parsed.map_err(|_| {
-            CliError::bad_input(format!("--tokens `{given}`: expected token ids such as 464,2068"))
-        })?;
+        let ids = written_ids("--tokens", given)?;
         lm.check_tokens(&ids).map_err(|error| CliError::bad_input(format!("--tokens: {error}")))?;
         Ok(ids)
     };

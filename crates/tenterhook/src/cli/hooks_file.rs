@@ -22,14 +22,29 @@ pub(super) struct HooksFileArgs {
 }
 
 impl HooksFileArgs {
-    /// Attaches the hooks of the file, where one was given; returns their ids.
+    /// Attaches the hooks of the file, where one was given, for passes without gradients; returns their ids.
     pub(super) fn attach(
         &self,
         hooks: &HookManager,
         registry: &HookRegistry,
     ) -> Result<Vec<String>, CliError> {
+        self.attach_for(hooks, registry, false)
+    }
+
+    /// The same for passes that may have gradients.
+    pub(super) fn attach_for(
+        &self,
+        hooks: &HookManager,
+        registry: &HookRegistry,
+        gradients: bool,
+    ) -> Result<Vec<String>, CliError> {
         let Some(path) = &self.hooks else { return Ok(Vec::new()) };
         let done = HooksFile::read(path)?.attach(hooks, registry)?;
+        for id in done.gradients.iter().filter(|_| !gradients) {
+            output::note(&format!(
+                "note: `{id}` listens to gradients, and there are none here; `train` and `capture --gradients` have them"
+            ));
+        }
         for kind in done.left_out {
             output::note(&format!("note: `{kind}` takes part in training runs only and is left out here"));
         }
@@ -61,6 +76,7 @@ pub(super) fn report_json(report: &Report) -> Map<String, Value> {
     Map::from_iter([
         ("receipts".to_string(), serde_json::to_value(&report.hooks).unwrap_or_default()),
         ("metrics".to_string(), Value::Object(metrics)),
+        ("warnings".to_string(), report.warnings().into()),
         ("errors".to_string(), errors.into()),
     ])
 }

@@ -4,7 +4,6 @@ mod attribute;
 mod capture;
 mod carry_out;
 mod config;
-mod counting;
 mod device;
 mod error;
 mod eval;

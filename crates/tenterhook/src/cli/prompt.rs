@@ -90,3 +90,11 @@ pub(super) fn shown_places(length: usize) -> std::ops::Range<usize> {
     const ROOM: usize = 10;
     length.saturating_sub(ROOM)..length
 }
+
+/// Token ids written as `464,2068`.
+pub(super) fn written_ids(place: &str, text: &str) -> Result<Vec<u32>, CliError> {
+    let ids = text.split(',').map(|id| id.trim().parse()).collect::<Result<Vec<u32>, _>>();
+    ids.map_err(|_| {
+        CliError::bad_input(format!("{place}: `{text}` is no list of token ids such as 464,2068"))
+    })
+}

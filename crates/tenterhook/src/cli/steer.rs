@@ -17,11 +17,11 @@ use tenterhook_lens::steering::{
 };
 use tenterhook_models::files::check_writable;
 
-use super::counting::Counting;
 use super::error::CliError;
 use super::hooks_file::{HooksFileArgs, report_json, report_text};
 use super::model::{ModelArgs, ShowArgs, outcome};
-use super::prompt::{PromptArgs, one_token, shown, text_ids};
+use super::progress::Counting;
+use super::prompt::{PromptArgs, one_token, shown, text_ids, written_ids};
 use super::{Outcome, output};
 use crate::pages::Page;
 
@@ -180,13 +180,10 @@ fn prompts(args: &SteerArgs, lm: &LanguageModel, path: &Path) -> Result<Vec<Vec<
         match args.token_lines {
             false => text_ids(lm, &place, line, args.prompt.bos.choice()),
             true => {
-                let ids: Result<Vec<u32>, _> = line.split(',').map(|id| id.trim().parse()).collect();
-                let ids = ids.map_err(|_| format!("`{line}` is no list of token ids such as 464,2068"));
-                let checked = ids.and_then(|ids| match lm.check_tokens(&ids) {
-                    Ok(()) => Ok(ids),
-                    Err(error) => Err(error.to_string()),
-                });
-                checked.map_err(|error| CliError::bad_input(format!("{place}: {error}")))
+                let ids = written_ids(&place, line)?;
+                let checked = lm.check_tokens(&ids);
+                checked.map_err(|error| CliError::bad_input(format!("{place}: {error}")))?;
+                Ok(ids)
             }
         }
     };

@@ -26,6 +26,8 @@ pub struct Attached {
     pub attached: Vec<String>,
     /// The kinds of those that listen nowhere in it: they take part in training runs only.
     pub left_out: Vec<String>,
+    /// The ids of those that listen to gradients, alone or beside values: a pass without gradients never calls them for those.
+    pub gradients: Vec<String>,
 }
 
 impl HooksFile {
@@ -55,22 +57,22 @@ impl HooksFile {
     /// Attaches its hooks to a model. Those that hear only of a training run are left out, and said to be.
     pub fn attach(&self, hooks: &HookManager, registry: &HookRegistry) -> Result<Attached, Problems> {
         let mut problems = self.document.problems();
-        let (mut attached, mut left_out) = (Vec::new(), Vec::new());
+        let (mut attached, mut left_out, mut gradients) = (Vec::new(), Vec::new(), Vec::new());
         for section in self.sections(registry)? {
-            match registry.attach(hooks, &section.value) {
-                Err(error) => problems.add(section.path, error.to_string()),
-                Ok(id) => {
-                    let listed = hooks.list_hooks().into_iter().find(|hook| hook.id == id);
-                    match listed.filter(|hook| hook.matched.is_empty()) {
-                        None => attached.push(id),
-                        Some(hook) => {
-                            left_out.push(hook.kind);
-                            // It was attached a moment ago.
-                            let _ = hooks.remove_hook(&id);
-                        }
-                    }
+            let registered = registry.build(&section.value).and_then(|(hook, options)| {
+                let wants = hook.wants();
+                if wants.is_empty() {
+                    left_out.push(hook.kind().to_string());
+                    return Ok(());
                 }
-            }
+                let id = hooks.register_boxed(hook, options)?;
+                if wants.iter().any(|want| want.site.is_gradient()) {
+                    gradients.push(id.clone());
+                }
+                attached.push(id);
+                Ok(())
+            });
+            registered.unwrap_or_else(|error| problems.add(section.path, error.to_string()));
         }
         if attached.is_empty() && problems.is_empty() {
             let message = format!(
@@ -80,6 +82,6 @@ impl HooksFile {
             );
             problems.add("hooks", message);
         }
-        if problems.is_empty() { Ok(Attached { attached, left_out }) } else { Err(problems) }
+        if problems.is_empty() { Ok(Attached { attached, left_out, gradients }) } else { Err(problems) }
     }
 }

@@ -101,7 +101,7 @@ fn an_edit_that_a_cache_cannot_do_ends_it_with_the_reason() {
     .unwrap();
     let args = ["--tokens", "1,2,3", "--max-new-tokens", "4", "--hooks", hooks.to_str().unwrap(), "--json"];
     let ran = generate("neox", &args);
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(
         ran.stderr.contains("in the cache") && ran.stderr.contains("without the cache"),
         "{}",
@@ -130,7 +130,7 @@ fn bad_input_is_told_in_one_message() {
     let cases: [(&[&str], &str); 14] = [
         (&[], "--prompt TEXT or --tokens"),
         (&["--prompt", "hello"], "no tokenizer.json"),
-        (&["--tokens", "1,x"], "expected token ids"),
+        (&["--tokens", "1,x"], "is no list of token ids"),
         (&["--tokens", "1,99999"], "outside the vocabulary"),
         (&["--tokens", "1", "--temperature", "-1"], "`temperature` is -1"),
         (&["--tokens", "1", "--top-p", "2"], "`top_p` is 2"),

@@ -1,4 +1,4 @@
-//! One file of hooks runs unchanged while a model trains and while it generates.
+//! One file of hooks runs unchanged while a model trains, in inference and while it generates.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ fn receipt<'a>(receipts: &'a Value, kind: &str) -> &'a Value {
 }
 
 #[test]
-fn the_same_hooks_train_and_generate() {
+fn the_same_hooks_train_capture_and_generate() {
     let lab = Lab::with(TINY);
     lab.write("hooks.toml", HOOKS);
     lab.ok(&["train", "run.toml", "--hooks", "hooks.toml"]);
@@ -51,6 +51,50 @@ fn the_same_hooks_train_and_generate() {
     assert!(receipt(&told["receipts"], "zero_ablate")["elements_changed"].as_u64().unwrap() > 0);
     assert!(told["metrics"]["act/blocks.0.hook_mlp_out/mean"].is_f64());
     assert_eq!(receipt(&told["receipts"], "capture")["bytes_captured"], 16 * 4);
+
+    lab.write("ids.json", "[[1, 2, 3], [4, 5, 6]]");
+    for out in ["kept.safetensors", "store"] {
+        let args = ["capture", checkpoint.to_str().unwrap(), "--tokens-file", "ids.json"];
+        let ran = lab.ok(&[&args[..], &["--hooks", "hooks.toml", "--out", out, "--json"]].concat());
+        let told: Value = serde_json::from_str(&ran.stdout).unwrap();
+        // Two texts of three tokens, eight numbers of the head each.
+        assert_eq!(receipt(&told["receipts"], "zero_ablate")["elements_changed"], 2 * 3 * 8, "{out}");
+        assert!(told["metrics"]["act/blocks.0.hook_mlp_out/mean"].is_f64(), "{out}: {told}");
+    }
+    let kept = candle_core::safetensors::load(lab.path().join("kept.safetensors"), &candle_core::Device::Cpu)
+        .unwrap();
+    assert_eq!(kept["blocks.0.hook_resid_post"].dims(), [2, 1, 16]);
+}
+
+#[test]
+fn gradients_that_will_never_come_are_told() {
+    let lab = Lab::with(TINY);
+    lab.ok(&["train", "run.toml"]);
+    lab.write(
+        "hooks.toml",
+        "[[hooks]]\nkind = \"capture\"\npoints = \"blocks.0.hook_resid_post\"\ngradients = true\n",
+    );
+    lab.write("ids.json", "[[1, 2, 3]]");
+    let checkpoint = lab.checkpoint("tiny");
+    let args = [
+        "capture",
+        checkpoint.to_str().unwrap(),
+        "--tokens-file",
+        "ids.json",
+        "--hooks",
+        "hooks.toml",
+        "--out",
+        "x.safetensors",
+    ];
+    let ran = lab.ok(&args);
+    assert!(ran.stderr.contains("`capture` listens to gradients, and there are none here"), "{}", ran.stderr);
+    let ran = lab.ok(&[&args[..], &["--gradients"]].concat());
+    assert!(!ran.stderr.contains("gradients"), "{}", ran.stderr);
+    let kept =
+        candle_core::safetensors::load(lab.path().join("x.safetensors"), &candle_core::Device::Cpu).unwrap();
+    assert!(
+        kept.contains_key("blocks.0.hook_resid_post") && kept.contains_key("grad.blocks.0.hook_resid_post")
+    );
 }
 
 #[test]

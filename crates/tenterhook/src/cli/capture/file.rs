@@ -7,6 +7,7 @@ use candle_core::{Device, Tensor};
 use serde_json::json;
 use tenterhook_hooks::kinds::capture::{Capture, CaptureOptions};
 use tenterhook_hooks::{Gradients, HookManager, HookOptions, HookRegistry, OnError, PassSetup};
+use tenterhook_lens::LensError;
 use tenterhook_models::files::{check_writable, save_tensors};
 use tenterhook_models::next_token_loss;
 
@@ -24,13 +25,13 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
     let tokens = input::equally_long(args, &lm)?;
     let hooks = model.hook_manager();
     attach(&hooks, args)?;
-    let from_file = args.hooks.attach(&hooks, registry)?;
+    let from_file = args.hooks.attach_for(&hooks, registry, args.gradients)?;
     check_captures(&hooks, args)?;
 
     let gradients = if args.gradients { Gradients::Activations } else { Gradients::Off };
     let pass = hooks.pass(PassSetup::eval(0).gradients(gradients));
     let ids = to_tensor(&tokens, &lm.device())?;
-    let logits = model.forward(&ids, &pass)?;
+    let logits = model.forward(&ids, &pass).map_err(|error| LensError::of_pass(error, &pass))?;
     let mut tensors = BTreeMap::new();
     if args.gradients {
         let loss = next_token_loss(&logits, &ids)?;
@@ -41,7 +42,9 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
         tensors.insert("logits".to_string(), logits.detach());
     }
     drop(logits);
-    collect(&hooks, &mut tensors)?;
+    if !args.points.is_empty() {
+        collect(&hooks, &mut tensors)?; // else a hook of the file may have that id
+    }
     collect_others(&hooks, &from_file, &mut tensors)?;
     let mut tensors: Vec<(String, Tensor)> = tensors.into_iter().collect();
     if let Some(to) = args.dtype {

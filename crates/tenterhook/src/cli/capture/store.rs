@@ -1,16 +1,15 @@
 //! Batch by batch, into a store.
 
-use std::io::IsTerminal;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value, json};
 use tenterhook_hooks::{HookRegistry, Positions};
 use tenterhook_lens::{
     CaptureToOptions, Captured, LocalStore, LongTexts, StoreOptions, StoreReader, StoreSummary,
 };
 
+use super::super::progress::Counting;
 use super::file::check_captures;
 use super::{CaptureArgs, input};
 use crate::cli::error::CliError;
@@ -51,14 +50,14 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
             ..StoreOptions::default()
         },
     )?;
-    let (bar, started) = (bar(count), Instant::now());
+    let (bar, started) = (Counting::of("texts"), Instant::now());
     let captured = lm.capture_tokens_to(&mut writer, sequences, &options, |far| {
-        bar.set_position(far.texts);
-        bar.set_message(format!("{} tokens", far.tokens));
+        bar.show(far.texts as usize, count as usize);
+        bar.say(format!("texts, {} tokens", far.tokens));
     })?;
-    bar.set_message("writing the rest");
+    bar.say("writing the rest");
     let summary = writer.finish()?;
-    bar.finish_and_clear();
+    drop(bar);
     tell(args, &captured, &summary, started.elapsed())?;
     Ok(outcome(&captured.report))
 }
@@ -119,6 +118,12 @@ fn about(args: &CaptureArgs) -> Map<String, Value> {
         ("model".to_string(), json!(args.model.model)),
         ("source".to_string(), json!(source)),
         ("points".to_string(), json!(args.points)),
+        (
+            "hooks".to_string(),
+            json!(args.hooks.hooks.as_ref().and_then(|path| std::fs::read_to_string(path).ok())),
+        ),
+        ("context".to_string(), json!(args.max_tokens.or(args.context))),
+        ("prepend_bos".to_string(), json!(args.bos.choice())),
         ("tenterhook".to_string(), json!(env!("CARGO_PKG_VERSION"))),
     ])
 }
@@ -152,16 +157,5 @@ fn check(args: &CaptureArgs) -> Result<(), CliError> {
             parent.display()
         ))),
         None => Ok(()),
-    }
-}
-
-fn bar(texts: u64) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(texts);
-    match ProgressStyle::with_template("{bar:30} {pos}/{len} texts, {msg}, {eta} left") {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
     }
 }

@@ -11,9 +11,9 @@ use args::MethodArg;
 pub(super) use args::PatchArgs;
 
 use super::Outcome;
-use super::counting::Counting;
 use super::error::CliError;
 use super::model::outcome;
+use super::progress::Counting;
 
 /// What was found.
 #[derive(Default)]

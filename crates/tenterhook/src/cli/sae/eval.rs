@@ -10,8 +10,9 @@ use tenterhook_sae::{EvalOptions, Evaluated, Sae, evaluate};
 use super::super::error::CliError;
 use super::super::hooks_file::{HooksFileArgs, report_json, report_text};
 use super::super::model::{ModelArgs, ShowArgs, outcome};
+use super::super::progress::Counting;
 use super::super::{Outcome, output};
-use super::texts::{TextArgs, progress};
+use super::texts::TextArgs;
 use crate::pages::{Bars, Page};
 
 /// Measure an autoencoder: what it keeps of the activations, and what the model loses when it sees reconstructions in their place.
@@ -54,9 +55,9 @@ pub(super) fn run(args: &EvalArgs, registry: &HookRegistry) -> Result<Outcome, C
         skip: args.texts.skip_first,
         cross_entropy: !args.no_cross_entropy,
     };
-    let bar = progress(sequences.len(), "sequences");
-    let (found, report) = evaluate(&lm, &sae, &sequences, &options, |done| bar.set_position(done as u64))?;
-    bar.finish_and_clear();
+    let bar = Counting::of("sequences");
+    let (found, report) = evaluate(&lm, &sae, &sequences, &options, |done| bar.show(done, sequences.len()))?;
+    drop(bar);
     args.show.save(|| page(&found))?;
     if args.show.json {
         let mut json = report_json(&report);

@@ -1,16 +1,15 @@
 //! The texts that a model is run on.
 
 use std::fs::File;
-use std::io::{IsTerminal, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use tenterhook_lens::LanguageModel;
-use tenterhook_sae::source::{TextOptions, sequences};
+use tenterhook_sae::source::{TextOptions, sequences, token_sequences};
 
 use super::super::error::CliError;
-use super::super::prompt::BosArgs;
+use super::super::prompt::{BosArgs, written_ids};
 
 /// Held in memory, with its tokens.
 const LARGEST: u64 = 1 << 30;
@@ -27,6 +26,9 @@ pub(super) struct TextArgs {
     /// Leave out the activations at the first N positions of every sequence.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(super) skip_first: usize,
+    /// The lines of the file are token ids, such as 464,2068,7586.
+    #[arg(long)]
+    token_lines: bool,
     #[command(flatten)]
     pub(super) bos: BosArgs,
 }
@@ -36,9 +38,26 @@ impl TextArgs {
     pub(super) fn sequences(&self, lm: &LanguageModel, path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
         let options = TextOptions { context: self.context, prepend_bos: self.bos.choice() };
         let text = read(path)?;
-        let lines = text.lines().filter(|line| !line.trim().is_empty());
-        sequences(lm, lines, &options)
-            .map_err(|error| CliError::bad_input(format!("{}: {error}", path.display())))
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let found = match self.token_lines {
+            false => sequences(lm, lines.map(|(_, line)| line), &options),
+            true => {
+                let ids = lines.map(|(i, line)| written_ids(&format!("{}:{}", path.display(), i + 1), line));
+                token_sequences(lm, ids.collect::<Result<Vec<_>, _>>()?, &options)
+            }
+        };
+        found.map_err(|error| CliError::bad_input(format!("{}: {error}", path.display())))
+    }
+
+    /// What has no effect on activations that are stored already is refused.
+    pub(super) fn refuse_for_store(&self) -> Result<(), CliError> {
+        let usual = self.context == 128 && self.model_batch == 8 && self.skip_first == 0;
+        match usual && !self.token_lines && self.bos.choice().is_none() {
+            true => Ok(()),
+            false => Err(CliError::bad_input(
+                "--context, --model-batch, --skip-first, --token-lines and the BOS options are for texts, and --store has activations",
+            )),
+        }
     }
 }
 
@@ -54,17 +73,6 @@ fn read(path: &Path) -> Result<String, CliError> {
         )));
     }
     String::from_utf8(text).map_err(|error| bad(format!("is not UTF-8: {error}")))
-}
-
-/// A bar on a terminal, nothing elsewhere.
-pub(super) fn progress(total: usize, what: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{msg} {bar:40} {pos}/{len} {eta}");
-    ProgressBar::new(total as u64)
-        .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
-        .with_message(what)
 }
 
 /// A path as it is given to the library.

@@ -9,8 +9,9 @@ use tenterhook_sae::{ConceptNames, LatentTop, Sae, TopOptions, TopText, top_text
 
 use super::super::error::CliError;
 use super::super::model::{ModelArgs, ShowArgs};
+use super::super::progress::Counting;
 use super::super::{Outcome, output};
-use super::texts::{TextArgs, progress};
+use super::texts::TextArgs;
 use crate::pages::{Bars, Page};
 
 /// Show the texts that activate latents most, with the activation at every token.
@@ -71,9 +72,9 @@ pub(super) fn run(args: &TopArgs) -> Result<Outcome, CliError> {
         batch_size: args.texts.model_batch,
         skip: args.texts.skip_first,
     };
-    let bar = progress(sequences.len(), "sequences");
-    let mut found = top_texts(&lm, &sae, &sequences, &options, |done| bar.set_position(done as u64))?;
-    bar.finish_and_clear();
+    let bar = Counting::of("sequences");
+    let mut found = top_texts(&lm, &sae, &sequences, &options, |done| bar.show(done, sequences.len()))?;
+    drop(bar);
     if latents.is_none() {
         found.sort_by(|a, b| strongest(b).total_cmp(&strongest(a)));
         found.retain(|top| !top.texts.is_empty());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use tenterhook_hooks::{HookRegistry, RunStatus};
+use tenterhook_hooks::{HookRegistry, RunStatus, glob_matches, nearest};
 use tenterhook_lens::StoreReader;
 use tenterhook_record::name::file_safe;
 use tenterhook_sae::source::{
@@ -221,14 +221,35 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
 /// Where the activations come from.
 fn source(args: &TrainArgs) -> Result<Arc<dyn ActivationSource>, CliError> {
     if let Some(dir) = &args.store {
+        args.texts.refuse_for_store()?;
         let reader = StoreReader::open(dir).map_err(|error| CliError::bad_input(error.to_string()))?;
-        return Ok(Arc::new(StoreActivations::new(reader, &args.points)?));
+        let layers = stored_layers(&reader, &args.points)?;
+        return Ok(Arc::new(StoreActivations::new(reader, &layers)?));
     }
     let file = args.file.as_deref().ok_or_else(|| CliError::bad_input("give --file or --store"))?;
     let lm = args.model.load()?;
     let points = PointActivations::new(&lm, args.points.clone())?;
     let sequences = args.texts.sequences(&lm, file)?;
     Ok(Arc::new(ModelActivations::new(points, sequences, args.texts.model_batch, args.texts.skip_first)?))
+}
+
+/// The stored layers that these names and globs mean.
+fn stored_layers(reader: &StoreReader, points: &[String]) -> Result<Vec<String>, CliError> {
+    let mut found: Vec<String> = Vec::new();
+    for point in points {
+        let names: Vec<&str> = reader.layers().iter().map(|layer| layer.name.as_str()).collect();
+        let matching: Vec<&str> = names.iter().copied().filter(|name| glob_matches(point, name)).collect();
+        if matching.is_empty() {
+            let near = nearest(point, names.iter().copied(), 3).join(", ");
+            return Err(CliError::bad_input(format!("the store has no layer `{point}`; nearest: {near}")));
+        }
+        for name in matching {
+            if !found.iter().any(|other| other == name) {
+                found.push(name.to_string());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// An autoencoder for every point.
@@ -266,7 +287,7 @@ fn configs(args: &TrainArgs, source: &dyn ActivationSource) -> Result<Vec<(Strin
         let about = json!({
             "model_name": args.model.model,
             "hook_head_index": null,
-            "context_size": args.texts.context,
+            "context_size": args.store.is_none().then_some(args.texts.context),
             "prepend_bos": args.texts.bos.choice(),
             "dataset_path": args.file.as_deref().or(args.store.as_deref()).map(full),
         });
