@@ -109,7 +109,12 @@ pub(crate) fn from_json(json: &Value) -> Result<SaeConfig, Problems> {
 /// As it is written: in the form of SAELens 6, weights as f32.
 pub(crate) fn to_json(config: &SaeConfig) -> Value {
     let mut metadata = config.metadata.clone();
-    metadata.insert("sae_lens_version".to_string(), FORM.into()); // it says how the file is to be read
+    // SAELens goes by it when it reads the file: one from before this form must not stand in it.
+    let version = metadata.get("sae_lens_version").and_then(Value::as_str).unwrap_or_default();
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    if major.is_none_or(|major| major < 6) {
+        metadata.insert("sae_lens_version".to_string(), FORM.into());
+    }
     let mut json = json!({
         "architecture": config.architecture.name(),
         "d_in": config.d_in,

@@ -1,4 +1,4 @@
-//! Analyses that read a model and leave it as it is. All are methods of [`LanguageModel`](crate::LanguageModel) that return plain data.
+//! Analyses that read a model and leave it as it is. All are methods of [`LanguageModel`] that return plain data.
 //!
 //! ```
 //! use candle_core::{DType, Device};

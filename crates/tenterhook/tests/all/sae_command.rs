@@ -206,10 +206,27 @@ fn activations_come_from_a_store_too() {
         "run",
         &["--store", &store, "--arch", "standard", "--json", "--points", "blocks.0.attn.hook_z"],
     );
-    let args: Vec<&String> =
-        args.iter().filter(|word| *word != "--file" && !word.ends_with("texts.txt")).collect();
+    let args: Vec<&str> = args
+        .iter()
+        .map(String::as_str)
+        .filter(|word| *word != "--file" && !word.ends_with("texts.txt"))
+        .collect();
+    // What is stored has its context already.
+    let ran = tenterhook(&args);
+    assert_eq!((ran.code, ran.stderr.contains("--context")), (Some(2), true), "{}", ran.stderr);
+    let args: Vec<&str> = args.iter().copied().filter(|word| !["--context", "16"].contains(word)).collect();
     let told = json(&ok(&args));
     assert_eq!(told["saes"].as_array().unwrap().len(), 2);
+    let other = scene.text("other");
+    let globbed: Vec<&str> = args
+        .iter()
+        .map(|word| match *word {
+            "blocks.0.attn.hook_z" => "blocks.*.hook_[zq]",
+            word if word == scene.text("run") => &other,
+            word => word,
+        })
+        .collect();
+    assert_eq!(json(&ok(&globbed))["saes"].as_array().unwrap().len(), 2);
     let sae = Sae::load(&scene.path("run/saes/blocks.0.attn.hook_z")).unwrap();
     assert_eq!(sae.config().reshape_activations.name(), "hook_z");
 }
