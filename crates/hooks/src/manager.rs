@@ -15,7 +15,7 @@ use crate::cx::{Facts, Ledger};
 use crate::error::{AttachError, HookResult, nearest};
 use crate::hook::{Access, Hook};
 use crate::life::Events;
-use crate::options::HookOptions;
+use crate::options::{Every, HookOptions};
 use crate::pass::Pass;
 use crate::plan::Plan;
 use crate::point::PointTable;
@@ -338,6 +338,20 @@ impl HookManager {
         });
         let wrong = || AttachError::WrongKind { id: id.to_string(), expected: std::any::type_name::<H>() };
         found.map_err(|_| AttachError::Busy(id.to_string()))?.ok_or_else(wrong)
+    }
+
+    /// A controller that is on and runs in some passes only (`every`, `sample_rate`) at a place that keys and values depend on, with that
+    /// place: in a generation with a cache, tokens would stay as they were computed when they came.
+    pub fn unsteady_before_cache(&self) -> Option<(String, String)> {
+        let unsteady = |slot: &&Arc<Slot>| {
+            slot.is_enabled() && (slot.options.every != Every::Steps(1) || slot.options.sample_rate < 1.0)
+        };
+        self.0.slots().iter().filter(unsteady).find_map(|slot| {
+            let feeds = |wire: &&Wiring| {
+                wire.access == Access::Edit && self.0.table.point(wire.found.point).feeds_cache
+            };
+            slot.wiring.iter().find(feeds).map(|wire| (slot.id.clone(), wire.found.name.to_string()))
+        })
     }
 
     /// A pass with the hooks that are on and due at this time.

@@ -133,7 +133,7 @@ impl Part {
         match positions.0.iter().find(|position| **position < 0) {
             Some(position) if cx.keeps_cache() && at.point().feeds_cache => Err(Box::new(Refused(format!(
                 "position {position} at `{}` is another token after every new one, and keys and values of the earlier ones, edited, \
-                 are in the cache: give the position from the start, or generate without the cache",
+                 are in the cache: give the position from the start, or generate without the cache (--no-cache)",
                 at.name()
             )))),
             _ => Ok(()),

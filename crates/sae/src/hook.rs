@@ -9,7 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tenterhook_hooks::{
-    At, AttachError, Chosen, Cx, Hook, HookRegistry, HookResult, Part, Point, Positions, Selector, Want,
+    At, AttachError, Chosen, Cx, Hook, HookRegistry, HookResult, Part, Point, Positions, Refused, Selector,
+    Want,
 };
 
 use crate::error::SaeError;
@@ -347,6 +348,14 @@ impl Hook for SaeHook {
     }
 
     fn edit(&mut self, at: &At, x: &Tensor, cx: &mut Cx) -> HookResult<Option<Tensor>> {
+        let width: usize = x.dims().iter().skip(2).product();
+        if width != self.sae.config().d_in {
+            return Err(Box::new(Refused(format!(
+                "the autoencoder is for activations {} wide, and those at `{}` are {width} wide",
+                self.sae.config().d_in,
+                at.name()
+            ))));
+        }
         let chosen = self.part.choose(at, x, cx)?;
         match chosen {
             Chosen::Nothing => Ok(None),

@@ -132,7 +132,7 @@ impl Knockout {
         match moving {
             Some(position) if cx.keeps_cache() && at.point().feeds_cache => Err(Box::new(Refused(format!(
                 "position {position} at `{}` is another token after every new one, and keys and values that were computed with the old \
-                 one are in the cache: give the position from the start, or generate without the cache",
+                 one are in the cache: give the position from the start, or generate without the cache (--no-cache)",
                 at.name()
             )))),
             _ => Ok(()),

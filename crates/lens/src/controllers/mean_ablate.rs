@@ -45,7 +45,7 @@ impl Effect for MeanAblate {
         if cx.keeps_cache() || cx.mode() == Mode::Decode && cx.first_position() > 0 {
             return Err(Box::new(Refused(format!(
                 "the mean over the text at `{}` is another one after every new token, and what was computed with the old one is in the \
-                 cache: give a stored `mean`, or generate without the cache",
+                 cache: give a stored `mean`, or generate without the cache (--no-cache)",
                 at.name()
             ))));
         }

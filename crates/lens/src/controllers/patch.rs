@@ -75,6 +75,12 @@ impl Effect for Patch {
             return Err(Box::new(refuse()));
         }
         let length = stored.dim(places.axis)?;
+        if let Some(outside) = self.moved.values().find(|source| **source >= length) {
+            return Err(Box::new(Refused(format!(
+                "`from_positions` has {outside}, and {} has {length} positions of `{key}`",
+                self.source
+            ))));
+        }
         let (mut rows, mut covered) = (Vec::new(), Vec::new());
         for row in 0..places.rows.len() {
             let source = |column: usize| {

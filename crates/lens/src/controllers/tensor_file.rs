@@ -13,11 +13,17 @@ pub fn read_tensor(path: &Path, key: &str) -> Result<Tensor, LensError> {
     let tensors = read_tensors(path)?;
     let found = tensors.iter().find(|(name, _)| name == key);
     let (_, tensor) = found.ok_or_else(|| {
-        let near = nearest(key, tensors.iter().map(|(name, _)| name.as_str()), 3);
+        let names = || tensors.iter().map(|(name, _)| name.as_str());
+        let near = nearest(key, names(), 3);
+        let near = if near.is_empty() { names().take(3).map(str::to_string).collect() } else { near };
         LensError::BadInput(format!(
-            "{} has no tensor `{key}`; nearest: {}",
+            "{} has no tensor `{key}` of real numbers; {}",
             path.display(),
-            if near.is_empty() { "the file has none at all".to_string() } else { near.join(", ") }
+            if near.is_empty() {
+                "it has none at all".to_string()
+            } else {
+                format!("nearest: {}", near.join(", "))
+            }
         ))
     })?;
     finite(path, key, tensor.to_dtype(DType::F32)?)
@@ -75,7 +81,7 @@ mod tests {
         save_tensor(&path, "vector", &Tensor::new(&[1f32, 2.0], &Device::Cpu).unwrap()).unwrap();
         assert_eq!(read_tensor(&path, "vector").unwrap().to_vec1::<f32>().unwrap(), [1.0, 2.0]);
         let error = read_tensor(&path, "vectors").unwrap_err().to_string();
-        assert!(error.contains("has no tensor `vectors`; nearest: vector"), "{error}");
+        assert!(error.contains("has no tensor `vectors` of real numbers; nearest: vector"), "{error}");
         save_tensor(&path, "vector", &Tensor::new(&[1f32, f32::NAN], &Device::Cpu).unwrap()).unwrap();
         assert!(read_tensor(&path, "vector").unwrap_err().to_string().contains("NaN"));
     }

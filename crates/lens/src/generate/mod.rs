@@ -93,6 +93,15 @@ impl LanguageModel {
             return Err(LensError::BadInput("a prompt needs at least one token".to_string()));
         }
         self.check_room(&prompts, options)?;
+        if options.use_cache
+            && options.max_new_tokens > 1
+            && let Some((id, point)) = self.hooks().unsteady_before_cache()
+        {
+            return Err(LensError::BadInput(format!(
+                "hook `{id}` edits `{point}` in some passes only (`every`, `sample_rate`): earlier tokens would have to be computed again, \
+                 and they are in the cache; let it run in every pass, or generate without the cache (--no-cache)"
+            )));
+        }
         let stop = options.stop_tokens.clone().unwrap_or_else(|| self.eos_tokens());
         let mut run = Run::new(self, prompts, options);
         for number in 0..options.max_new_tokens {

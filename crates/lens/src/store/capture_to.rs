@@ -162,7 +162,7 @@ impl LanguageModel {
             branch.hooks().register_with(capture.clone(), storing)?;
         }
         let run = Run { lm: &branch, capture, options };
-        let (mut captured, mut batch) = (Captured::default(), Vec::with_capacity(options.batch_size));
+        let (mut captured, mut batch) = (Captured::default(), Vec::new());
         for text in texts {
             let tokens = text?;
             captured.texts += 1;

@@ -28,7 +28,8 @@ impl PointActivations {
         let mut stop = Some(0);
         for found in &matches {
             let point = table.point(found.point);
-            if point.axes.split_whitespace().take(2).ne(["batch", "pos"]) {
+            let axes: Vec<&str> = point.axes.split_whitespace().collect();
+            if axes.len() < 3 || axes[..2] != ["batch", "pos"] {
                 return Err(SaeError::bad(format!(
                     "`{}` has the axes `{}`: an autoencoder needs one vector per token, `batch pos ...`",
                     point.name, point.axes

@@ -70,6 +70,14 @@ pub(super) struct GenerateArgs {
 
 pub(super) fn run(args: &GenerateArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
     args.logits.iter().try_for_each(|path| check_writable(path))?;
+    if let Some(file) = args.captures.as_ref().filter(|dir| dir.exists() && !dir.is_dir()) {
+        return Err(CliError::bad_input(format!(
+            "--captures {}: it is a file, and a directory is meant",
+            file.display()
+        )));
+    }
+    let inputs = args.hooks.hooks.iter().map(PathBuf::as_path);
+    args.logits.iter().try_for_each(|out| args.model.refuse_overwriting("--logits", out, inputs.clone()))?;
     let lm = args.model.load()?;
     let prompts = prompts(args, &lm)?;
     let options = options(args, &lm)?;

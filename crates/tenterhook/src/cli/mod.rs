@@ -12,6 +12,7 @@ mod heads;
 mod hooks;
 mod hooks_file;
 mod lens;
+mod memory;
 mod model;
 mod output;
 mod patch;

@@ -1,6 +1,6 @@
 //! The model that a command works on, and what it shows of its results.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use candle_core::DType;
 use clap::Args;
@@ -35,6 +35,31 @@ impl ModelArgs {
     }
 }
 
+impl ModelArgs {
+    /// Refuses to write over what is read: a file of the model, or one of these.
+    pub(super) fn refuse_overwriting<'a>(
+        &self,
+        option: &str,
+        out: &Path,
+        inputs: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<(), CliError> {
+        let Ok(out) = out.canonicalize() else { return Ok(()) }; // nothing is there yet
+        let is_it = |input: &Path| input.canonicalize().is_ok_and(|input| input == out);
+        let in_model = out.parent().is_some_and(|parent| is_same(parent, Path::new(&self.model)));
+        match in_model || inputs.into_iter().any(is_it) {
+            false => Ok(()),
+            true => Err(CliError::bad_input(format!(
+                "{option} {}: it is one of the files that are read; write to another",
+                out.display()
+            ))),
+        }
+    }
+}
+
+fn is_same(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
 /// How an analysis shows what it found: a table, JSON, a page.
 #[derive(Args)]
 pub(super) struct ShowArgs {
@@ -49,7 +74,15 @@ pub(super) struct ShowArgs {
 impl ShowArgs {
     /// Finds out before any work is done whether the page can be written.
     pub(super) fn check(&self) -> Result<(), CliError> {
-        self.html.iter().try_for_each(|path| Ok(check_writable(path)?))
+        let Some(path) = &self.html else { return Ok(()) };
+        let extension = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
+        if !["html", "htm"].contains(&extension.to_ascii_lowercase().as_str()) {
+            return Err(CliError::bad_input(format!(
+                "--html {}: a page ends with .html, so that nothing else is written over",
+                path.display()
+            )));
+        }
+        Ok(check_writable(path)?)
     }
 
     /// Writes the page where one was asked for.

@@ -100,6 +100,9 @@ enum PoolArg {
 pub(super) fn run(args: &SteerArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
     args.show.check()?;
     args.out.iter().try_for_each(|path| check_writable(path))?;
+    let inputs = [&args.positive, &args.negative, &args.hooks.hooks].into_iter().flatten();
+    let inputs: Vec<&Path> = inputs.map(PathBuf::as_path).collect();
+    args.out.iter().try_for_each(|out| args.model.refuse_overwriting("--out", out, inputs.clone()))?;
     let lm = args.model.load()?;
     let prompt = args.prompt.optional_ids(&lm)?;
     if prompt.is_none() && args.out.is_none() {

@@ -252,7 +252,8 @@ fn bad_input_is_named_before_anything_is_made() {
     assert!(ran.stderr.contains("acts/good") && ran.stderr.contains("already"), "{}", ran.stderr);
     let ran = lab.run(&capture(&["--tokens-file", "wrong.json"], &["--run", "wrong"]));
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("text 0") && ran.stderr.contains("999"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("wrong.json: sequence 0") && ran.stderr.contains("999"), "{}", ran.stderr);
+    assert!(!lab.path().join("acts/wrong").exists());
     let help = lab.ok(&["capture", "--help"]).stdout;
     assert!(help.contains("Examples:") && help.contains("--memory-limit"), "{help}");
 }

@@ -153,3 +153,61 @@ fn bad_input_is_told_in_one_message() {
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
     assert!(tenterhook(&["generate", "--help"]).stdout.contains("Examples:"));
 }
+
+#[test]
+fn a_hook_that_comes_and_goes_cannot_edit_what_is_cached() {
+    let dir = tempfile::tempdir().unwrap();
+    let hooks = dir.path().join("hooks.toml");
+    for option in ["every = 2", "sample_rate = 0.5"] {
+        fs::write(
+            &hooks,
+            format!("[[hooks]]\nkind = \"zero_ablate\"\npoints = \"blocks.0.hook_mlp_out\"\n{option}\n"),
+        )
+        .unwrap();
+        let args =
+            ["--tokens", "1,2,3", "--max-new-tokens", "4", "--hooks", hooks.to_str().unwrap(), "--json"];
+        let ran = generate("gpt2", &args);
+        assert_eq!((ran.code, ran.stderr.contains("in some passes only")), (Some(2), true), "{}", ran.stderr);
+        json_of(&generate("gpt2", &[&args[..], &["--no-cache"]].concat()));
+    }
+}
+
+#[test]
+fn what_is_read_is_not_written_over() {
+    let model = copy_of("gpt2");
+    let weights = model.path().join("model.safetensors");
+    let before = fs::read(&weights).unwrap();
+    let (dir, out) = (model.path().to_str().unwrap(), weights.to_str().unwrap());
+    let ids = model.path().join("../ids-not-overwritten.json");
+    fs::write(&ids, "[[1, 2]]").unwrap();
+    let file = ids.to_str().unwrap();
+    let cases: [&[&str]; 4] = [
+        &["generate", dir, "--tokens", "1", "--logits", out],
+        &["capture", dir, "--tokens-file", file, "--points", "0", "--out", out],
+        &["lens", dir, "--tokens", "1,2", "--html", file],
+        &["heads", dir, "--texts", "1000000000000"],
+    ];
+    for args in cases {
+        let ran = tenterhook(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}: {}", ran.stderr);
+    }
+    assert_eq!(fs::read(&weights).unwrap(), before);
+    assert_eq!(fs::read_to_string(&ids).unwrap(), "[[1, 2]]");
+    fs::remove_file(&ids).unwrap();
+}
+
+#[test]
+fn an_edit_that_reaches_nothing_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let hooks = dir.path().join("hooks.toml");
+    fs::write(
+        &hooks,
+        "[[hooks]]\nkind = \"zero_ablate\"\npoints = \"blocks.0.hook_mlp_out\"\npositions = 15\n",
+    )
+    .unwrap();
+    let args = ["--tokens", "1,2,3", "--max-new-tokens", "4", "--hooks", hooks.to_str().unwrap()];
+    let ran = generate("gpt2", &args);
+    assert!(ran.stderr.contains("`zero_ablate` was called 4 times and changed no element"), "{}", ran.stderr);
+    let told = json_of(&generate("gpt2", &[&args[..], &["--json"]].concat()));
+    assert_eq!(told["warnings"].as_array().unwrap().len(), 1);
+}

@@ -320,3 +320,17 @@ fn a_latent_is_steered_by_a_hooks_file() {
         (0..6).map(|latent| hooks(&format!("{{latent = {latent}, set = 200.0}}"))).collect();
     assert!(all.iter().any(|tokens| *tokens != none), "{none} {all:?}");
 }
+
+#[test]
+fn sizes_that_no_machine_has_are_refused_before_any_work() {
+    let scene = Scene::new();
+    for more in [["--expansion", "1000000000000"], ["--batch", "1000000000000"]] {
+        let ran = tenterhook(&scene.train("run", &more));
+        assert_eq!(ran.code, Some(2), "{more:?}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("GiB of memory") && !scene.path("run").exists(),
+            "{more:?}: {}",
+            ran.stderr
+        );
+    }
+}

@@ -20,6 +20,8 @@ use crate::cli::{Outcome, output};
 pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
     refuse_store_options(args)?;
     check_out(&args.out)?;
+    let inputs = [&args.tokens_file, &args.file, &args.hooks.hooks].into_iter().flatten();
+    args.model.refuse_overwriting("--out", &args.out, inputs.map(|path| path.as_path()))?;
     let lm = args.model.load()?;
     let model = lm.model();
     let tokens = input::equally_long(args, &lm)?;

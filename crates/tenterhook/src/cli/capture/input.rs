@@ -50,6 +50,24 @@ pub(super) fn sequences<'a>(
     Ok((all.len() as u64, Box::new(all.into_iter().map(Ok))))
 }
 
+/// What can be known of token ids before a run is begun for them.
+pub(super) fn check_ids(args: &CaptureArgs, lm: &LanguageModel) -> Result<(), CliError> {
+    let Some(path) = &args.tokens_file else { return Ok(()) };
+    let bad = |problem: String| CliError::bad_input(format!("{}: {problem}", path.display()));
+    let tokens = read_tokens(path)?;
+    if tokens.is_empty() {
+        return Err(bad("there are no sequences".to_string()));
+    }
+    for (number, ids) in tokens.iter().enumerate() {
+        if ids.is_empty() {
+            return Err(bad(format!("sequence {number} has no tokens")));
+        }
+        let checked = ids.iter().try_for_each(|id| lm.check_token(*id));
+        checked.map_err(|error| bad(format!("sequence {number}: {error}")))?;
+    }
+    Ok(())
+}
+
 /// The same all at once, for a file that is written in one go: they must fit the model and be equally long.
 pub(super) fn equally_long(args: &CaptureArgs, lm: &LanguageModel) -> Result<Vec<Vec<u32>>, CliError> {
     let mut all: Vec<Vec<u32>> = match (&args.tokens_file, args.text.as_slice()) {

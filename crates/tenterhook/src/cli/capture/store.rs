@@ -27,6 +27,7 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
         None => free_name(&args.out),
     };
     let lm = args.model.load()?;
+    input::check_ids(args, &lm)?;
     let (count, sequences) = input::sequences(args, &lm)?;
     args.hooks.attach(lm.hooks(), registry)?;
     check_captures(lm.hooks(), args)?;

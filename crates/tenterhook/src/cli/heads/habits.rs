@@ -6,6 +6,7 @@ use tenterhook_models::config::Positions;
 
 use super::{Found, HeadsArgs, labels, name};
 use crate::cli::error::CliError;
+use crate::cli::memory::check_fits;
 use crate::cli::output;
 use crate::cli::progress::Working;
 use crate::pages::HeatMap;
@@ -54,6 +55,11 @@ fn texts(args: &HeadsArgs, lm: &LanguageModel) -> Result<(Vec<Vec<u32>>, String)
             Positions::Rotary(_) => 50,
         }
     });
+    check_fits("--texts of --seq-len", &[args.texts, length, 16])?;
+    check_fits(
+        "attention over --seq-len",
+        &[2 * length.min(1 << 40), 2 * length.min(1 << 40), 4, lm.model().config().heads],
+    )?;
     let texts = lm.repeated_random_tokens(args.texts, length, args.seed, bos);
     let texts = texts.map_err(|error| CliError::bad_input(format!("--seq-len: {error}")))?;
     let told = format!("{} texts of {length} random tokens that come twice, seed {}", args.texts, args.seed);

@@ -17,9 +17,9 @@ const LARGEST: u64 = 1 << 30;
 /// How texts go through the model.
 #[derive(Args)]
 pub(super) struct TextArgs {
-    /// The most tokens of a sequence: a longer text becomes several.
-    #[arg(long, default_value_t = 128, value_name = "N")]
-    pub(super) context: usize,
+    /// The most tokens of a sequence: a longer text becomes several. By default 128, or as many as the model has positions.
+    #[arg(long, value_name = "N")]
+    pub(super) context: Option<usize>,
     /// Sequences that go through the model together.
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub(super) model_batch: usize,
@@ -36,7 +36,8 @@ pub(super) struct TextArgs {
 impl TextArgs {
     /// The sequences of a file: a text per line.
     pub(super) fn sequences(&self, lm: &LanguageModel, path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
-        let options = TextOptions { context: self.context, prepend_bos: self.bos.choice() };
+        let context = self.context.unwrap_or_else(|| lm.model().config().context.min(128));
+        let options = TextOptions { context, prepend_bos: self.bos.choice() };
         let text = read(path)?;
         let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
         let found = match self.token_lines {
@@ -51,7 +52,7 @@ impl TextArgs {
 
     /// What has no effect on activations that are stored already is refused.
     pub(super) fn refuse_for_store(&self) -> Result<(), CliError> {
-        let usual = self.context == 128 && self.model_batch == 8 && self.skip_first == 0;
+        let usual = self.context.is_none() && self.model_batch == 8 && self.skip_first == 0;
         match usual && !self.token_lines && self.bos.choice().is_none() {
             true => Ok(()),
             false => Err(CliError::bad_input(

@@ -18,6 +18,7 @@ use tenterhook_train::schedule::ScheduleConfig;
 use super::super::carry_out::carry_out;
 use super::super::error::CliError;
 use super::super::hooks_file::HooksFileArgs;
+use super::super::memory::check_fits;
 use super::super::model::ModelArgs;
 use super::super::output;
 use super::super::{Outcome, device};
@@ -224,7 +225,20 @@ fn source(args: &TrainArgs) -> Result<Arc<dyn ActivationSource>, CliError> {
         args.texts.refuse_for_store()?;
         let reader = StoreReader::open(dir).map_err(|error| CliError::bad_input(error.to_string()))?;
         let layers = stored_layers(&reader, &args.points)?;
-        return Ok(Arc::new(StoreActivations::new(reader, &layers)?));
+        let source = StoreActivations::new(reader, &layers)?;
+        // The model is named in what is written: it must be one that has these points, of this width.
+        let lm = args.model.load()?;
+        let points = PointActivations::new(&lm, layers.clone())?;
+        for ((name, stored), (_, width)) in source.tensors().iter().zip(points.tensors()) {
+            if stored != width {
+                return Err(CliError::bad_input(format!(
+                    "`{name}` is {stored} wide in {} and {width} wide in {}: the store is of another model",
+                    dir.display(),
+                    args.model.model
+                )));
+            }
+        }
+        return Ok(Arc::new(source));
     }
     let file = args.file.as_deref().ok_or_else(|| CliError::bad_input("give --file or --store"))?;
     let lm = args.model.load()?;
@@ -266,6 +280,9 @@ fn configs(args: &TrainArgs, source: &dyn ActivationSource) -> Result<Vec<(Strin
     };
     let of_point = |(name, width): &(String, usize)| {
         let d_sae = args.d_sae.unwrap_or(args.expansion.saturating_mul(*width));
+        // Weights, their gradients and two moments of the optimizer; the latents of a batch and their gradients.
+        check_fits(&format!("an autoencoder of {d_sae} latents"), &[d_sae, *width, 2 * 4 * 4])?;
+        check_fits(&format!("--batch {}", args.batch), &[args.batch, d_sae.saturating_add(*width), 2 * 4])?;
         let mut config = SaeConfig::new(*width, d_sae, architecture).at_point(name);
         config.apply_b_dec_to_input = !args.no_b_dec_on_input;
         config.normalize_activations = match args.normalize {
@@ -287,7 +304,7 @@ fn configs(args: &TrainArgs, source: &dyn ActivationSource) -> Result<Vec<(Strin
         let about = json!({
             "model_name": args.model.model,
             "hook_head_index": null,
-            "context_size": args.store.is_none().then_some(args.texts.context),
+            "context_size": args.texts.context,
             "prepend_bos": args.texts.bos.choice(),
             "dataset_path": args.file.as_deref().or(args.store.as_deref()).map(full),
         });
