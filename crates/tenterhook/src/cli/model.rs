@@ -45,8 +45,9 @@ impl ModelArgs {
     ) -> Result<(), CliError> {
         let Ok(out) = out.canonicalize() else { return Ok(()) }; // nothing is there yet
         let is_it = |input: &Path| input.canonicalize().is_ok_and(|input| input == out);
-        let in_model = out.parent().is_some_and(|parent| is_same(parent, Path::new(&self.model)));
-        match in_model || inputs.into_iter().any(is_it) {
+        let of_model = out.parent().is_some_and(|parent| is_same(parent, Path::new(&self.model)))
+            && out.file_name().and_then(|name| name.to_str()).is_some_and(is_model_file);
+        match of_model || inputs.into_iter().any(is_it) {
             false => Ok(()),
             true => Err(CliError::bad_input(format!(
                 "{option} {}: it is one of the files that are read; write to another",
@@ -54,6 +55,13 @@ impl ModelArgs {
             ))),
         }
     }
+}
+
+/// Whether a file of this name in a model's directory is the model's own.
+fn is_model_file(name: &str) -> bool {
+    name.ends_with(".json")
+        || name.ends_with(".txt")
+        || name.starts_with("model") && name.ends_with(".safetensors")
 }
 
 fn is_same(a: &Path, b: &Path) -> bool {
