@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Mode, Refused, Selector, without_padding};
 
 use super::tensor_file::{check_shape, like, problem, read_tensor};
-use super::{Controller, Effect, Scene};
+use super::{Controller, Edit, Effect, Scene};
 
 /// Where a [`MeanAblate`] works, and which mean it puts in.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -37,10 +37,10 @@ pub struct MeanAblate {
 impl Effect for MeanAblate {
     const KIND: &'static str = "mean_ablate";
 
-    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, cx: &mut Cx) -> HookResult<Edit> {
         if let Some(mean) = &self.mean {
             check_shape(mean, x, at.name())?;
-            return Ok(like(mean, x)?);
+            return Ok(Edit::Put(like(mean, x)?));
         }
         if cx.keeps_cache() || cx.mode() == Mode::Decode && cx.first_position() > 0 {
             return Err(Box::new(Refused(format!(
@@ -63,7 +63,7 @@ impl Effect for MeanAblate {
         // A coarse type would stop adding long before the end.
         let real = if real.dtype() == DType::F64 { real } else { real.to_dtype(DType::F32)? };
         let count = real.dim(0)? as f64;
-        Ok(like(&(real.sum(0)? / count)?, x)?)
+        Ok(Edit::Put(like(&(real.sum(0)? / count)?, x)?))
     }
 }
 

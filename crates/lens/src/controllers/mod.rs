@@ -41,6 +41,7 @@ pub use patch::{Patch, PatchOptions, patch};
 pub use replace::{Replace, ReplaceOptions, replace};
 pub use scale::{Scale, ScaleOptions, scale};
 pub use steer::{Steer, SteerOptions, steer};
+use tensor_file::like;
 pub use tensor_file::{read_tensor, save_tensor};
 pub use zero_ablate::{ZeroAblate, ZeroAblateOptions, zero_ablate};
 
@@ -77,29 +78,31 @@ impl Scene {
     }
 }
 
-/// What a controller puts in the place of a tensor.
+/// What a controller does to a tensor.
 pub trait Effect: Send + 'static {
     /// The kind's name.
     const KIND: &'static str;
 
-    /// The tensor as it would be in full strength, of a shape that broadcasts to `x`. An effect that reaches only some of the tensor
-    /// narrows `chosen`.
-    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor>;
+    /// What it does in full strength. An effect that reaches only some of the tensor narrows `chosen`.
+    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Edit>;
+}
 
-    /// The same in this strength: `x` on its way there. All the way is exactly there. An effect that adds something adds more or less of
-    /// it, since in a coarse type the difference would be rounded before it is multiplied.
-    fn apply_in_part(
-        &mut self,
-        at: &At,
-        x: &Tensor,
-        strength: f64,
-        chosen: &mut Chosen,
-        cx: &mut Cx,
-    ) -> HookResult<Tensor> {
-        let edited = self.apply(at, x, chosen, cx)?;
-        match strength == 1.0 {
-            true => Ok(edited),
-            false => Ok((x + (edited.broadcast_sub(x)? * strength)?)?),
+/// What an effect does in full strength; shapes broadcast to that of the tensor.
+pub enum Edit {
+    /// This takes the tensor's place.
+    Put(Tensor),
+    /// This is added to it. The strength goes to what is added: in a coarse type the sum would be rounded before it is multiplied.
+    Add(Tensor),
+}
+
+impl Edit {
+    /// `x` with as much of the edit as `strength` says. All of it is exactly that.
+    fn of_strength(self, x: &Tensor, strength: f64) -> candle_core::Result<Tensor> {
+        match self {
+            Edit::Put(new) if strength == 1.0 => Ok(new),
+            Edit::Put(new) => x + (new.broadcast_sub(x)? * strength)?,
+            Edit::Add(more) if strength == 1.0 => x.broadcast_add(&like(&more, x)?),
+            Edit::Add(more) => x.broadcast_add(&like(&(more * strength)?, x)?),
         }
     }
 }
@@ -170,8 +173,8 @@ impl<E: Effect> Hook for Controller<E> {
         if matches!(chosen, Chosen::Nothing) {
             return Ok(None);
         }
-        let edited = self.effect.apply_in_part(at, x, self.scene.strength, &mut chosen, cx)?;
-        chosen.put(x, &edited)
+        let edit = self.effect.apply(at, x, &mut chosen, cx)?;
+        chosen.put(x, &edit.of_strength(x, self.scene.strength)?)
     }
 }
 

@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use tenterhook_hooks::random::Stream;
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Mode, Places, Selector};
 
-use super::tensor_file::like;
-use super::{Controller, Effect, Scene};
+use super::{Controller, Edit, Effect, Scene};
 
 /// Where a [`Noise`] works, and how loud it is.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -33,18 +32,7 @@ pub struct Noise {
 impl Effect for Noise {
     const KIND: &'static str = "noise";
 
-    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
-        self.apply_in_part(at, x, 1.0, chosen, cx)
-    }
-
-    fn apply_in_part(
-        &mut self,
-        at: &At,
-        x: &Tensor,
-        strength: f64,
-        _: &mut Chosen,
-        cx: &mut Cx,
-    ) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, cx: &mut Cx) -> HookResult<Edit> {
         let stream = match cx.mode() {
             Mode::Prefill | Mode::Decode => cx.random_of_hook(),
             _ => cx.random(),
@@ -54,7 +42,7 @@ impl Effect for Noise {
             Ok(places) => by_position(x, &places, stream)?,
             Err(_) => values(stream, x.dims())?,
         };
-        Ok((x + like(&(noise * (self.std * strength))?, x)?)?)
+        Ok(Edit::Add((noise * self.std)?))
     }
 }
 

@@ -10,7 +10,7 @@ use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Places, Refused,
 use tenterhook_models::files::read_tensors;
 
 use super::tensor_file::like;
-use super::{Controller, Effect, Scene};
+use super::{Controller, Edit, Effect, Scene};
 use crate::error::LensError;
 
 /// Where a [`Patch`] works, and what it puts in.
@@ -42,7 +42,7 @@ pub struct Patch {
 impl Effect for Patch {
     const KIND: &'static str = "patch";
 
-    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Edit> {
         let key = self.key.clone().unwrap_or_else(|| at.name().to_string());
         let Some(stored) = self.stored.get(&key) else {
             let near = nearest(&key, self.stored.keys().map(String::as_str), 3).join(", ");
@@ -61,7 +61,10 @@ impl Effect for Patch {
         };
         if at.point().axes.split_whitespace().any(|axis| axis == "key_pos") {
             // Who attends to whom has two axes of positions: only a whole pattern can be put in.
-            return if stored.dims() == x.dims() { Ok(stored.clone()) } else { Err(Box::new(refuse())) };
+            return match stored.dims() == x.dims() {
+                true => Ok(Edit::Put(stored.clone())),
+                false => Err(Box::new(refuse())),
+            };
         }
         let places = Places::of(at, x, cx)?;
         let rest = |x: &Tensor| {
@@ -99,7 +102,7 @@ impl Effect for Patch {
         (shape[0], shape[places.axis]) = (places.rows.len(), places.columns.len());
         let covered = Tensor::from_vec(covered, shape, &Device::Cpu)?.to_device(x.device())?;
         *chosen = std::mem::replace(chosen, Chosen::Nothing).and(&covered)?;
-        Ok(Tensor::cat(&rows, 0)?)
+        Ok(Edit::Put(Tensor::cat(&rows, 0)?))
     }
 }
 

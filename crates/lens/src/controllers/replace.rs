@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Selector};
 
 use super::tensor_file::{check_shape, like, problem, read_tensor};
-use super::{Controller, Effect, Scene};
+use super::{Controller, Edit, Effect, Scene};
 
 /// Where a [`Replace`] works, and what it puts in.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -41,9 +41,9 @@ pub struct Replace {
 impl Effect for Replace {
     const KIND: &'static str = "replace";
 
-    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Edit> {
         check_shape(&self.by, x, at.name())?;
-        Ok(like(&self.by, x)?)
+        Ok(Edit::Put(like(&self.by, x)?))
     }
 }
 

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Selector};
 
-use super::{Controller, Effect, Scene};
+use super::{Controller, Edit, Effect, Scene};
 
 /// Where a [`Scale`] works, and by how much.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -26,8 +26,8 @@ pub struct Scale {
 impl Effect for Scale {
     const KIND: &'static str = "scale";
 
-    fn apply(&mut self, _: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Tensor> {
-        Ok((x * self.factor)?)
+    fn apply(&mut self, _: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Edit> {
+        Ok(Edit::Put((x * self.factor)?))
     }
 }
 

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Selector};
 
-use super::tensor_file::{check_shape, like, problem, read_tensor};
-use super::{Controller, Effect, Scene};
+use super::tensor_file::{check_shape, problem, read_tensor};
+use super::{Controller, Edit, Effect, Scene};
 
 /// Where a [`Steer`] works, and which vector it adds.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -36,21 +36,9 @@ pub struct Steer {
 impl Effect for Steer {
     const KIND: &'static str = "steer";
 
-    fn apply(&mut self, at: &At, x: &Tensor, chosen: &mut Chosen, cx: &mut Cx) -> HookResult<Tensor> {
-        self.apply_in_part(at, x, 1.0, chosen, cx)
-    }
-
-    fn apply_in_part(
-        &mut self,
-        at: &At,
-        x: &Tensor,
-        strength: f64,
-        _: &mut Chosen,
-        _: &mut Cx,
-    ) -> HookResult<Tensor> {
+    fn apply(&mut self, at: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Edit> {
         check_shape(&self.vector, x, at.name())?;
-        let added = if strength == 1.0 { self.vector.clone() } else { (&self.vector * strength)? };
-        Ok(x.broadcast_add(&like(&added, x)?)?)
+        Ok(Edit::Add(self.vector.clone()))
     }
 }
 

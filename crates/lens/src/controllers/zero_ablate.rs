@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{At, AttachError, Chosen, Cx, HookResult, Selector};
 
-use super::{Controller, Effect, Scene};
+use super::{Controller, Edit, Effect, Scene};
 
 /// Where a [`ZeroAblate`] works.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -21,8 +21,8 @@ pub struct ZeroAblate;
 impl Effect for ZeroAblate {
     const KIND: &'static str = "zero_ablate";
 
-    fn apply(&mut self, _: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Tensor> {
-        Ok(x.zeros_like()?)
+    fn apply(&mut self, _: &At, x: &Tensor, _: &mut Chosen, _: &mut Cx) -> HookResult<Edit> {
+        Ok(Edit::Put(x.zeros_like()?))
     }
 }
 

@@ -4,16 +4,18 @@ use std::path::Path;
 
 use serde_json::Value;
 use tenterhook_hooks::{HookManager, HookRegistry};
-use tenterhook_train::config::{Document, Problems, RunConfig, Section, check_hooks};
+use tenterhook_train::config::{Document, Format, Problems, RunConfig, Section, check_hooks};
 
 /// The `[[hooks]]` of a TOML or JSON file. A whole configuration will do: only its hooks are looked at.
 ///
-/// ```no_run
-/// # let model: tenterhook::models::Transformer = todo!();
+/// ```
+/// use candle_core::{DType, Device};
+/// use tenterhook::models::{Transformer, config::TransformerConfig};
 /// use tenterhook::training::{HooksFile, registry};
-/// let hooks = model.hook_manager();
-/// let done = HooksFile::read("hooks.toml".as_ref())?.attach(&hooks, &registry())?;
-/// println!("{} hooks listen", done.attached.len());
+///
+/// let model = Transformer::init(TransformerConfig::gpt2(50, 16, 8, 2, 2), 42, DType::F32, &Device::Cpu)?;
+/// let file = HooksFile::parse("[[hooks]]\nkind = \"zero_ablate\"\npoints = \"blocks.0.attn.hook_z\"\nheads = [1]\n")?;
+/// assert_eq!(file.attach(&model.hook_manager(), &registry())?.attached, ["zero_ablate"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct HooksFile {
@@ -34,6 +36,11 @@ impl HooksFile {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, Problems> {
         Ok(Self { document: Document::read(path)? })
+    }
+
+    /// The same from text, as TOML.
+    pub fn parse(text: &str) -> Result<Self, Problems> {
+        Ok(Self { document: Document::parse(text, Format::Toml)? })
     }
 
     /// The descriptions of its hooks, with the files they name by their full path. Every mistake in them is told at once.
