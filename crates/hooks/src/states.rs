@@ -30,6 +30,13 @@ impl CapturedState {
         self.tensor.dims()
     }
 
+    /// Under which name it is written down: that of its point, a gradient's behind `grad.`, an input's before `/in`.
+    pub fn name(&self) -> String {
+        let gradient = if self.site.is_gradient() { "grad." } else { "" };
+        let input = if self.is_input() { "/in" } else { "" };
+        format!("{gradient}{}{input}", self.point)
+    }
+
     /// Whether it is the input of a layer.
     pub fn is_input(&self) -> bool {
         self.site.is_input()

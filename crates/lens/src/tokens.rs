@@ -116,3 +116,14 @@ impl LanguageModel {
         known.filter_map(|id| u32::try_from(id).ok()).collect()
     }
 }
+
+/// The place in a text of so many tokens that a number means, negative ones from the end.
+pub(crate) fn place(position: i64, length: usize) -> Result<usize, LensError> {
+    let from_start = if position < 0 { position.saturating_add(length as i64) } else { position };
+    usize::try_from(from_start).ok().filter(|place| *place < length).ok_or_else(|| {
+        LensError::BadInput(format!(
+            "position {position} is not in the text: it has {length} tokens, so positions are 0 to {} or -{length} to -1",
+            length.saturating_sub(1)
+        ))
+    })
+}

@@ -55,17 +55,7 @@ use nalgebra::DMatrix;
 
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
-
-/// The place in a text of so many tokens that a number means, negative ones from the end.
-fn place(position: i64, length: usize) -> Result<usize, LensError> {
-    let from_start = if position < 0 { position.saturating_add(length as i64) } else { position };
-    usize::try_from(from_start).ok().filter(|place| *place < length).ok_or_else(|| {
-        LensError::BadInput(format!(
-            "position {position} is not in the text: it has {length} tokens, so positions are 0 to {} or -{length} to -1",
-            length.saturating_sub(1)
-        ))
-    })
-}
+use crate::tokens::place;
 
 impl LanguageModel {
     /// These blocks, or all; every one is there.

@@ -7,6 +7,8 @@ use tenterhook_hooks::{
     At, AttachError, Cx, Hook, HookResult, Part, Places, Point, Positions, Refused, Selector, Want,
 };
 
+use super::in_full;
+
 /// An edge of attention: the query's position and the key's.
 pub type Edge = (i64, i64);
 
@@ -36,10 +38,6 @@ pub struct KnockoutOptions {
 
 fn all_scores() -> Selector {
     "blocks.*.attn.hook_attn_scores".into()
-}
-
-fn in_full() -> f64 {
-    1.0
 }
 
 impl Default for KnockoutOptions {

@@ -7,6 +7,7 @@ use candle_core::{DType, Result, Tensor};
 use tenterhook_nn::ops::cross_entropy;
 
 use crate::error::LensError;
+use crate::tokens::place;
 
 type OnLogits = dyn Fn(&Tensor) -> Result<Tensor> + Send + Sync;
 
@@ -68,9 +69,7 @@ impl LogitMetric {
             return call(logits)?.to_dtype(DType::F32);
         }
         let length = logits.dim(0)?;
-        let Some(position) = resolve(self.position, length) else {
-            candle_core::bail!("position {} does not exist: there are {length}", self.position);
-        };
+        let position = place(self.position, length).map_err(candle_core::Error::wrap)?;
         let row = logits.narrow(0, position, 1)?.to_dtype(DType::F32)?;
         let logit = |token: u32| row.narrow(1, token as usize, 1)?.sum_all();
         let log_prob = |token: u32| cross_entropy(&row, &Tensor::new(&[token], row.device())?, None)?.neg();
@@ -97,7 +96,7 @@ impl LogitMetric {
         if let Some(token) = tokens.into_iter().find(|token| *token as usize >= vocab) {
             return Err(LensError::BadInput(format!("token {token} is outside the vocabulary of {vocab}")));
         }
-        resolve_position(self.position, length).map(drop)
+        place(self.position, length).map(drop)
     }
 }
 
@@ -122,18 +121,6 @@ impl fmt::Debug for LogitMetric {
     }
 }
 
-/// A position of so many; negative ones count from the end.
-fn resolve(position: i64, length: usize) -> Option<usize> {
-    let from_start = if position < 0 { position + length as i64 } else { position };
-    usize::try_from(from_start).ok().filter(|at| *at < length)
-}
-
-pub(crate) fn resolve_position(position: i64, length: usize) -> std::result::Result<usize, LensError> {
-    resolve(position, length).ok_or_else(|| {
-        LensError::BadInput(format!("position {position} does not exist: the prompt has {length} tokens"))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +142,9 @@ mod tests {
     fn what_does_not_exist_is_named() {
         let told = |metric: LogitMetric| metric.check(3, 2).unwrap_err().to_string();
         assert_eq!(told(LogitMetric::prob(3)), "token 3 is outside the vocabulary of 3");
-        assert_eq!(told(LogitMetric::prob(0).at(-3)), "position -3 does not exist: the prompt has 2 tokens");
+        assert_eq!(
+            told(LogitMetric::prob(0).at(-3)),
+            "position -3 is not in the text: it has 2 tokens, so positions are 0 to 1 or -2 to -1"
+        );
     }
 }

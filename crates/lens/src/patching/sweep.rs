@@ -5,10 +5,10 @@ use tenterhook_hooks::{Selector, Site};
 
 use super::grid::{Frame, Method};
 use super::hooks::{Axes, Part};
-use super::metric::resolve_position;
 use super::runs::Start;
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
+use crate::tokens::place;
 
 /// How large a part of an activation is patched at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +141,7 @@ impl Plan {
         let (column_axis, columns, parts): (_, _, Vec<Part>) = match by {
             By::Position => ("position", numbers(length), (0..length).map(position).collect()),
             By::Head { position } => {
-                let position = position.map(|at| resolve_position(at, length)).transpose()?;
+                let position = position.map(|at| place(at, length)).transpose()?;
                 let head = |head| Part { position, head: Some(head) };
                 ("head", numbers(heads), (0..heads).map(head).collect())
             }
@@ -229,6 +229,9 @@ mod tests {
         let no_heads = told(&Sweep::of("attn_out").by(By::Head { position: None }));
         assert_eq!(no_heads, "`blocks.0.hook_attn_out` has no heads: sweep it by position");
         let far = told(&Sweep::of("z").by(By::Head { position: Some(3) }));
-        assert_eq!(far, "position 3 does not exist: the prompt has 3 tokens");
+        assert_eq!(
+            far,
+            "position 3 is not in the text: it has 3 tokens, so positions are 0 to 2 or -3 to -1"
+        );
     }
 }

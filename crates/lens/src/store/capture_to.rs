@@ -242,9 +242,7 @@ impl Run<'_> {
         let failed = |error: BoxError| LensError::BadInput(error.to_string());
         for hook in hooks.list_hooks() {
             for state in hooks.get_captured_states(&hook.id).map_err(failed)? {
-                let gradient = if state.site.is_gradient() { "grad." } else { "" };
-                let input = if state.is_input() { "/in" } else { "" };
-                let mut name = format!("{gradient}{}{input}", state.point);
+                let mut name = state.name();
                 if batch.has(&name) {
                     name = format!("{}/{name}", hook.id);
                 }

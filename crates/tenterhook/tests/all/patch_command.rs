@@ -151,7 +151,7 @@ fn bad_input_is_told_in_one_message() {
     told(&["--sweep", "resid_middle"], "no point matches");
     told(&["--sweep", "attn_out", "--by", "head"], "has no heads");
     told(&["--sweep", "z", "--at", "1"], "give --by head as well");
-    told(&["--sweep", "z", "--by", "head", "--at", "4"], "position 4 does not exist");
+    told(&["--sweep", "z", "--by", "head", "--at", "4"], "position 4 is not in the text");
     told(&["--position", "9"], "position 9 does not exist");
     told(&["--sender", "0.1"], "--receiver");
     told(&["--sender", "0.1", "--receiver", "0.0.q"], "no path leads to `0.0.q`");

@@ -127,9 +127,7 @@ fn collect_others(
 ) -> Result<(), CliError> {
     for id in ids {
         for state in hooks.get_captured_states(id)? {
-            let gradient = if state.site.is_gradient() { "grad." } else { "" };
-            let input = if state.is_input() { "/in" } else { "" };
-            let mut name = format!("{gradient}{}{input}", state.point);
+            let mut name = state.name();
             if tensors.contains_key(&name) {
                 name = format!("{id}/{name}");
             }
