@@ -152,7 +152,7 @@ fn bad_input_is_told_in_one_message() {
     told(&["--sweep", "attn_out", "--by", "head"], "has no heads");
     told(&["--sweep", "z", "--at", "1"], "give --by head as well");
     told(&["--sweep", "z", "--by", "head", "--at", "4"], "position 4 is not in the text");
-    told(&["--position", "9"], "position 9 does not exist");
+    told(&["--position", "9"], "position 9 is not in the text");
     told(&["--sender", "0.1"], "--receiver");
     told(&["--sender", "0.1", "--receiver", "0.0.q"], "no path leads to `0.0.q`");
     told(&["--receiver", "1.9.q"], "there is no head 9");
