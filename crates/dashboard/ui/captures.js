@@ -49,6 +49,7 @@ async function browser(panel, files, url, signal) {
   async function open() {
     const answer = await get(url(file.value), {}, signal);
     tensors = answer.tensors;
+    filter.hidden = new Set(tensors.map(place)).size < 8;
     if (!tensors.length) return fill(body, empty("This file has no tensors."));
     list();
     return undefined;

@@ -23,7 +23,7 @@ export function hooksTab({ run, about }, panel, signal) {
   const errors = h("div");
   const opened = new Set();
 
-  fill(panel, about.control && h("div", { class: "toolbar" }, tokenField()), list, changes, errors);
+  fill(panel, about.control && tokenField(), list, changes, errors);
   update();
   run.addEventListener("info", () => { if (!list.contains(document.activeElement) || document.activeElement.type !== "text") update(); }, { signal });
 
@@ -67,7 +67,7 @@ export function hooksTab({ run, about }, panel, signal) {
 }
 
 function tokenField() {
-  const field = h("input", { type: "password", autocomplete: "off", spellcheck: "false", value: token, id: "control-token", placeholder: "from the terminal of `serve --control`", on: { input: () => {
+  const field = h("input", { type: "password", autocomplete: "off", spellcheck: "false", value: token, id: "control-token", placeholder: "shown by serve --control", on: { input: () => {
     token = field.value.trim();
     try {
       sessionStorage.setItem("tenterhook.token", token);
@@ -75,7 +75,7 @@ function tokenField() {
       // then it holds until the page is closed
     }
   } } });
-  return h("label", { class: "field", for: "control-token" }, "Control token", field);
+  return h("form", { class: "toolbar", on: { submit: (event) => event.preventDefault() } }, h("label", { class: "field", for: "control-token" }, "Control token", field));
 }
 
 function meter(share) {
@@ -105,6 +105,7 @@ function changeTable(changes) {
 
 function errorTable(errors) {
   return errors.length > 0 && [h("h2", {}, "Errors"),
-    table("Errors of hooks", [{ title: "Step", number: true }, { title: "Hook" }, { title: "Where" }, { title: "What happened" }],
-      errors.map((error) => (typeof error === "string" ? ["–", "–", "–", error] : [count(error.step), error.hook_id ?? error.hook ?? error.id, error.point ?? error.site ?? error.event, error.message ?? error.error ?? error.reason ?? JSON.stringify(error)])))];
+    table("Errors", [{ title: "Step", number: true }, { title: "Hook" }, { title: "Where" }, { title: "What happened" }],
+      errors.map(({ step, hook_id: hook, event, point, error, backtrace }) => [count(step), hook, [event, point].filter(Boolean).join(" at "),
+        [error, backtrace && h("details", {}, h("summary", {}, "backtrace"), h("pre", { class: "small" }, backtrace.join("\n")))]]), { class: "cards" })];
 }

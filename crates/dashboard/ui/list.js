@@ -108,8 +108,8 @@ function cells(run, choice) {
   const name = run.name ?? run.id;
   const box = h("input", { type: "checkbox", checked: chosen.has(run.id), "aria-label": `Compare ${name}`,
     on: { change: () => { box.checked ? chosen.add(run.id) : chosen.delete(run.id); choice(); } } });
-  const score = run.score && [h("span", { class: "value" }, number(run.score.value)), " ",
-    h("span", { class: "muted" }, run.score.name, run.score.best ? "" : " (last)")];
+  const score = run.score && h("span", {}, h("span", { class: "value" }, number(run.score.value)), " ",
+    h("span", { class: "muted" }, run.score.name, run.score.best ? "" : " (last)"));
   const under = [run.id !== name && run.id, run.parent && `forked from ${run.parent}`].filter(Boolean).join(" · ");
   const cell = (title, attributes, ...children) => h("td", { data: { label: title }, ...attributes }, ...children);
   return [
@@ -121,6 +121,6 @@ function cells(run, choice) {
     cell("Duration", { class: "number" }, duration(run.seconds)),
     cell("Started", { title: run.started }, moment(run.started)),
     cell("Configuration", { class: "mono", title: run.config_hash }, short(run.config_hash)),
-    cell("Commit", { class: "mono", title: run.dirty ? `${run.commit}, with changes that are not committed` : run.commit }, short(run.commit), run.dirty && "*"),
+    cell("Commit", { class: "mono", title: run.dirty ? `${run.commit}, with changes that are not committed` : run.commit }, `${short(run.commit)}${run.dirty ? "*" : ""}`),
   ];
 }

@@ -8,6 +8,10 @@ const FIRST = ["", "val", "train", "time", "lr"];
 const TITLES = { "": "Run", val: "Validation", train: "Training", time: "Throughput and time", lr: "Learning rates", act: "Activations", grad_norm: "Gradient norms" };
 const MANY = 12;
 
+/** A loss comes before what else a group has. */
+const byRank = (a, b) => isLoss(b) - isLoss(a) || (a < b ? -1 : 1);
+const isLoss = (name) => /(^|\/)loss$/.test(name);
+
 /** How charts are drawn; the same for all runs, as long as the page is open. */
 const view = { smooth: 0, log: false, x: "step", range: null, search: "" };
 const opened = new Map();
@@ -86,15 +90,15 @@ class Group {
 
   #populate() {
     if (!this.element.open) return;
-    for (const name of [...this.names].sort()) {
-      if (!this.cards.has(name) && this.matches(name)) {
-        const card = this.make(name);
-        this.cards.set(name, card);
-        const next = [...this.cards.keys()].sort().find((other) => other > name);
-        this.grid.insertBefore(card.element, next ? this.cards.get(next).element : null);
-      }
+    let after = null;
+    for (const name of [...this.names].sort(byRank)) {
+      const card = this.cards.get(name) ?? (this.matches(name) && this.make(name));
+      if (!card) continue;
+      if (!this.cards.has(name)) this.grid.insertBefore(card.element, after ? after.nextSibling : this.grid.firstChild);
+      this.cards.set(name, card);
+      card.element.hidden = !this.matches(name);
+      after = card.element;
     }
-    for (const [name, card] of this.cards) card.element.hidden = !this.matches(name);
   }
 }
 

@@ -19,7 +19,7 @@ export function clear() {
 
 /** `state`: live, waiting (lost, being tried again) or idle. */
 export function connection(state) {
-  const texts = { live: "live", waiting: "connection lost, trying again…", idle: "" };
+  const texts = { live: "connected", waiting: "connection lost, trying again…", idle: "" };
   const element = document.getElementById("connection");
   if (element.dataset.state === state) return;
   element.dataset.state = state;

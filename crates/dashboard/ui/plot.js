@@ -7,7 +7,7 @@ const figures = new Map();
 let library = null;
 
 /** plotly itself: four megabytes that a list of runs does not need. */
-function plotly() {
+export function plotly() {
   library ??= new Promise((loaded, failed) => {
     const script = h("script", { src: "/assets/plotly.js", on: {
       load: () => loaded(window.Plotly),
@@ -116,6 +116,9 @@ export function sequential() {
     ? [[0, "#171b21"], [0.2, "#1d2f5c"], [0.45, "#3157b8"], [0.7, "#6f9bf5"], [0.88, "#b9d0ff"], [1, "#f4f8ff"]]
     : [[0, "#f7f9fd"], [0.2, "#d3e0fa"], [0.45, "#86a9ee"], [0.7, "#3f6fd4"], [0.88, "#1c4099"], [1, "#0d1f52"]];
 }
+
+/** The same for shares, most of which are small: the pale colours pass quickly. */
+export const shares = () => sequential().map(([at, tone]) => [at ** 2, tone]);
 
 /** The scale of numbers around zero. */
 export function diverging() {

@@ -11,6 +11,7 @@ import { metricsTab } from "./metrics.js";
 import { RunModel } from "./model.js";
 import { fail } from "./notice.js";
 import { Others } from "./others.js";
+import { plotly } from "./plot.js";
 import { recordTab } from "./record.js";
 import { amend, link } from "./router.js";
 import { degradedPill, pill } from "./status.js";
@@ -30,6 +31,7 @@ const TABS = [
 /** Shows a run. Returns what tells whether another address is still this page. */
 export async function runPage({ main, place, about, signal }) {
   const run = new RunModel(place.run, signal);
+  plotly().catch(fail); // on its way while the run is asked for
   await run.load();
   const others = new Others(run, place.parameters.getAll("with"), signal);
   await others.load();
@@ -86,7 +88,7 @@ function facts(info) {
   const share = info.total_steps ? Math.min(1, (info.steps ?? 0) / info.total_steps) : null;
   const seconds = info.live ? (Date.now() - Date.parse(info.attempts?.at(-1)?.started ?? info.started)) / 1000 : null;
   const { score } = info;
-  const fact = (title, value, note, extra) => h("div", { class: "fact" }, h("dt", {}, title), h("dd", { title: note }, value, extra));
+  const fact = (title, value, note, extra) => h("div", { class: "fact", data: { fact: title } }, h("dt", {}, title), h("dd", { title: note }, value, extra));
   return h("dl", { class: "facts" },
     fact("Step", info.total_steps ? `${count(info.steps)} of ${count(info.total_steps)}` : count(info.steps), null,
       share !== null && share < 1 && h("progress", { max: 1, value: share, "aria-label": `${percent(share)} of the steps` })),

@@ -4,7 +4,7 @@ import { fill, h } from "./dom.js";
 import { count, number } from "./format.js";
 import { extent, hover, scale } from "./heatmap.js";
 import { fail } from "./notice.js";
-import { axis, colourbar, Figure } from "./plot.js";
+import { axis, colourbar, Figure, shares } from "./plot.js";
 import { colour } from "./theme.js";
 import { Thumbnails } from "./thumbnails.js";
 
@@ -82,10 +82,11 @@ export class TensorView {
   }
 
   #heat() {
-    const { z } = this.#answer;
     const [ys, xs] = this.#places();
+    // Nobody looks at what comes later: those places stay empty.
+    const z = this.attention ? this.#answer.z.map((row, y) => row.map((value, x) => (value === 0 && xs[x] > ys[y] ? null : value))) : this.#answer.z;
     const [down, across] = [this.names.at(-2) ?? "row", this.names.at(-1) ?? "column"];
-    const colours = this.attention && !/scores/.test(this.tensor.name) ? { ...scale([0, 1]), zmin: 0, zmax: 1 } : scale(extent(z) ?? [0, 1]);
+    const colours = this.attention && !/scores/.test(this.tensor.name) ? { colorscale: shares(), zmin: 0, zmax: 1 } : scale(extent(z) ?? [0, 1]);
     const title = (text) => ({ text, font: { size: 11 }, standoff: 6 });
     return {
       data: [{ type: "heatmap", x: xs, y: ys, z, hoverinfo: "text", text: hover(z, (y) => `${down} ${ys[y]}`, (x) => `${across} ${xs[x]}`), colorbar: colourbar(), ...colours }],

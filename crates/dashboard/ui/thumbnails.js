@@ -1,7 +1,7 @@
 // All heads of an attention pattern at a glance; a click or Enter shows one of them large.
 import { fill, h } from "./dom.js";
 import { fail } from "./notice.js";
-import { sequential } from "./plot.js";
+import { shares } from "./plot.js";
 
 const MOST_HEADS = 32;
 
@@ -36,7 +36,7 @@ export class Thumbnails {
   }
 
   #paint() {
-    const stops = sequential().map(([at, hex]) => [at, [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16))]);
+    const stops = shares().map(([at, hex]) => [at, [1, 3, 5].map((place) => parseInt(hex.slice(place, place + 2), 16))]);
     this.#drawn.forEach((z, head) => {
       const canvas = h("canvas", { width: z[0].length, height: z.length, "aria-hidden": "true" });
       const context = canvas.getContext("2d");
