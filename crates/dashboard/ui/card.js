@@ -34,7 +34,7 @@ export class Card {
     if (drawn.every(({ series }) => !series?.step.length)) return null;
     const unit = timeUnit(drawn);
     const data = drawn.flatMap(({ line, series }) => (series?.step.length ? traces(line, series, view, unit) : []));
-    return { data, layout: this.#layout(unit), label: this.#label(drawn) };
+    return { data, layout: this.#layout(unit, drawn.some(({ series }) => series && greatest(series.value) >= 1e4)), label: this.#label(drawn) };
   }
 
   #tell(drawn) {
@@ -49,14 +49,14 @@ export class Card {
     this.figure.element.classList.toggle("loading", !series);
   }
 
-  #layout(unit) {
+  #layout(unit, large) {
     const { view } = this;
     const x = {
       step: { range: view.range && view.range[1] < Number.MAX_SAFE_INTEGER ? view.range : undefined, tickformat: "~s", hoverformat: ",d" },
       relative: { ticksuffix: ` ${unit.name}`, hoverformat: ".2f" },
       wall: { type: "date" },
     }[view.x];
-    return { hovermode: "x unified", xaxis: axis({ nticks: 5, ...x }), yaxis: axis({ type: view.log ? "log" : "linear", fixedrange: true, exponentformat: "power", hoverformat: ".5~g" }) };
+    return { hovermode: "x unified", xaxis: axis({ nticks: 5, ...x }), yaxis: axis({ type: view.log ? "log" : "linear", fixedrange: true, exponentformat: large ? "SI" : "e", hoverformat: ".5~g" }) };
   }
 
   #label(drawn) {

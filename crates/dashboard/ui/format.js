@@ -6,7 +6,7 @@ export function number(value) {
   const size = Math.abs(value);
   if (value !== 0 && (size < 1e-3 || size >= 1e7)) return value.toExponential(3).replace(/\.?0+e/, "e").replace("e+", "e");
   if (Number.isInteger(value)) return count(value);
-  return String(Number(value.toPrecision(5)));
+  return value.toLocaleString("en-US", { maximumSignificantDigits: 5 });
 }
 
 /** A whole number with its thousands apart. */

@@ -75,7 +75,7 @@ class LayerMap {
     this.log = h("input", { type: "checkbox", checked: /^grad_norm/.test(pattern), on: { change: () => this.figure.invalidate() } });
     this.said = h("p", { class: "said" }, "Loading…");
     this.note = h("span", { class: "muted small" });
-    this.element = h("figure", { class: "card heat", data: { pattern } },
+    this.element = h("figure", { class: "card heat", "aria-busy": "true", data: { pattern } },
       h("figcaption", {}, h("span", { class: "name" }, pattern), this.note, h("span", { class: "grow" }), h("label", { class: "field" }, this.log, "Log colours")), this.figure.element, this.said);
     this.load();
   }
@@ -96,6 +96,7 @@ class LayerMap {
     }
     this.said.hidden = this.said.textContent === "";
     this.#busy = false;
+    this.element.removeAttribute("aria-busy");
   }
 
   #build() {

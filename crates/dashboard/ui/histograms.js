@@ -27,21 +27,21 @@ export function histogramsTab({ run }, panel, signal) {
   one.element.classList.add("tall");
   const index = () => (at < 0 ? answer.steps.length - 1 : Math.min(at, answer.steps.length - 1));
 
-  update();
   run.addEventListener("info", update, { signal });
   const timer = setInterval(() => { if (run.info.live && !document.hidden && names.length) load(); }, REFRESH_MS);
   signal.addEventListener("abort", () => clearInterval(timer));
+  return update();
 
   function update() {
     const now = run.info.histograms ?? [];
-    if (panel.firstChild && now.length === names.length) return;
+    if (panel.firstChild && now.length === names.length) return undefined;
     names = now;
     if (!names.length) {
       fill(panel, empty("No histograms were recorded.", "A gradient monitor records one of every gradient; add to the configuration:", '[[hooks]]\nkind = "gradient_monitor"\nlog_histogram = true'));
-      return;
+      return undefined;
     }
     fill(panel, h("div", { class: "toolbar" }, filter, choice), body);
-    list();
+    return list();
   }
 
   function list() {
@@ -49,7 +49,7 @@ export function histogramsTab({ run }, panel, signal) {
     const shown = names.filter((name) => name.toLowerCase().includes(filter.value.toLowerCase()));
     fill(choice, shown.map((name) => h("option", { value: name }, name)));
     if (shown.includes(before)) choice.value = before;
-    if (shown.length && choice.value !== before) load();
+    return shown.length && choice.value !== before ? load() : undefined;
   }
 
   async function load() {
@@ -81,7 +81,7 @@ const bars = (answer, at) => {
   const all = counts.reduce((a, b) => a + b, 0);
   return {
     data: [{ type: "bar", x: counts.map((_, bin) => low + (bin + 0.5) * width), y: counts, width, marker: { color: colour("accent"), line: { width: 0 } }, hovertemplate: "around %{x:.4~g}<br><b>%{y:,}</b> elements<extra></extra>" }],
-    layout: { bargap: 0.04, xaxis: axis({ exponentformat: "power" }), yaxis: axis({ fixedrange: true, tickformat: "~s" }), margin: { l: 46, r: 10, t: 6, b: 28 } },
+    layout: { bargap: 0.04, xaxis: axis({ exponentformat: "e" }), yaxis: axis({ fixedrange: true, tickformat: "~s" }), margin: { l: 46, r: 10, t: 6, b: 28 } },
     label: `Histogram of ${answer.name} at step ${answer.steps[at]}: ${count(all)} elements from ${number(low)} to ${number(high)}`,
   };
 };
@@ -98,7 +98,7 @@ function overTime({ name, steps, low, high, counts }) {
     data: [{ type: "heatmap", x: steps, y: middle, z: shown, colorscale: sequential(), showscale: true, hoverinfo: "text",
       text: hover(z, (bin) => `around ${number(middle[bin])}`, (at) => `step ${steps[at]}`),
       colorbar: colourbar({ tickvals: rootTicks(shown), ticktext: rootTicks(shown).map((root) => `${number(Number((100 * root * root).toPrecision(2)))}%`) }) }],
-    layout: { xaxis: axis({ showgrid: false, tickformat: "~s" }), yaxis: axis({ showgrid: false, exponentformat: "power", fixedrange: true }) },
+    layout: { xaxis: axis({ showgrid: false, tickformat: "~s" }), yaxis: axis({ showgrid: false, exponentformat: "e", fixedrange: true }) },
     label: `Histograms of ${name} over ${steps.length} steps, from ${number(least)} to ${number(greatest)}`,
   };
 }

@@ -71,6 +71,7 @@ export class Figure {
   #purge() {
     if (this.#drawn) window.Plotly.purge(this.element);
     this.#drawn = false;
+    delete this.element.dataset.drawn;
   }
 
   async #draw() {
@@ -83,6 +84,7 @@ export class Figure {
     await library.react(this.element, figure.data, { ...base(), ...figure.layout, ...size }, { displayModeBar: false, doubleClick: false, showTips: false });
     if (!this.#drawn) for (const [event, listener] of Object.entries(this.listeners)) this.element.on(event, listener);
     this.#drawn = true;
+    this.element.dataset.drawn = "";
   }
 }
 

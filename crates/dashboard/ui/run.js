@@ -63,11 +63,13 @@ export async function runPage({ main, place, about, signal }) {
     signal.addEventListener("abort", () => controller.abort());
     bar.select(id, false);
     fill(bar.panel);
+    bar.panel.setAttribute("aria-busy", "true");
+    // A tab that asks the server for something gives a promise.
     Promise.resolve(TABS.find((one) => one.id === id).show(page, bar.panel, controller.signal)).catch((error) => {
       if (error.name === "AbortError") return;
       fail(error);
       fill(bar.panel, empty("This could not be shown.", error.message));
-    });
+    }).finally(() => { if (shown.controller === controller) bar.panel.removeAttribute("aria-busy"); });
   }
 
   return (next) => {
