@@ -23,10 +23,14 @@ use std::path::{Path, PathBuf};
 mod log;
 mod read;
 mod row;
+mod tail;
+mod view;
 
 pub use log::MetricsLog;
-pub use read::{News, Tail, read};
+pub use read::read;
 pub use row::{Number, Row};
+pub use tail::{Piece, Tail, read_part};
+pub use view::RowView;
 
 /// Metrics that could not be written or read.
 #[derive(Debug, thiserror::Error)]
