@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Opens the dashboard in a real Chromium, on runs that the built binary made, and holds what it shows against the files.
 
-    interop_browser.py TENTERHOOK [--only NAME] [--picture FILE.png]
+    interop_browser.py TENTERHOOK [--only NAME...] [--picture FILE.png]
 
     list       all runs with status, steps and best metric; sorting, filter, two runs chosen to compare
     metrics    charts with every number; smoothing, axes, search, other runs, a zoom that asks for the steps in full
@@ -159,7 +159,7 @@ def found(program: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tenterhook", type=Path)
-    parser.add_argument("--only", metavar="NAME", choices=CHECKS)
+    parser.add_argument("--only", metavar="NAME", choices=CHECKS, nargs="+")
     parser.add_argument("--picture", metavar="FILE.png", type=Path, help="write the README's picture, and check nothing")
     options = parser.parse_args()
     shots = Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "browser"
@@ -170,7 +170,7 @@ def main() -> int:
             if options.picture:
                 picture(dashboard, options.picture)
                 return 0
-            for name in [options.only] if options.only else CHECKS:
+            for name in options.only or CHECKS:
                 result = attempt(lambda: examine(dashboard, name))
                 if result != "ok":
                     browser.shot(f"FAILED-{name}")

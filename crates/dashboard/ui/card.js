@@ -1,6 +1,6 @@
 // The chart of one metric: this run and those laid over it.
 import { fill, h, icon } from "./dom.js";
-import { count, number, plain } from "./format.js";
+import { count, number, plain, shorten } from "./format.js";
 import { axis, Figure } from "./plot.js";
 import { smoothed } from "./series.js";
 
@@ -62,7 +62,7 @@ export class Card {
   #label(drawn) {
     const said = drawn.filter(({ series }) => series?.step.length).map(({ line, series }) => {
       const values = series.value.filter((value) => value !== null);
-      return `${line.title}: ${count(series.count)} values from step ${series.step[0]} to ${series.step.at(-1)}, least ${number(least(series.min ?? values))}, greatest ${number(greatest(series.max ?? values))}, last ${number(values.at(-1))}`;
+      return `${line.title}: ${count(series.width > 1 ? series.count : series.step.length)} values from step ${series.step[0]} to ${series.step.at(-1)}, least ${number(least(series.min ?? values))}, greatest ${number(greatest(series.max ?? values))}, last ${number(values.at(-1))}`;
     });
     return `Chart of ${this.name}. ${said.join(". ")}`;
   }
@@ -98,7 +98,7 @@ function traces(line, series, view, unit) {
   }[view.x]();
   const silent = { x, type: "scatter", mode: "lines", hoverinfo: "skip" };
   const single = x.length <= FEW;
-  const main = { x, type: "scatter", mode: single ? "lines+markers" : "lines", name: plain(line.title), marker: { size: 4, color: line.colour }, hovertemplate: "%{y:.5~g}" };
+  const main = { x, type: "scatter", mode: single ? "lines+markers" : "lines", name: plain(shorten(line.title, 40)), marker: { size: 4, color: line.colour }, cliponaxis: !single, hovertemplate: "%{y:.5~g}" };
   const faded = tint(line.colour, 0.16);
   const band = series.min && [
     { ...silent, y: series.min, line: { width: 0 } },

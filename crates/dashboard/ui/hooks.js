@@ -40,9 +40,9 @@ export function hooksTab({ run, about }, panel, signal) {
 
   function row(hook, at) {
     const did = hook.receipt ?? {};
-    const share = did.share;
+    const share = did.share ?? (did.nanoseconds !== undefined && run.info.seconds ? did.nanoseconds / 1e9 / run.info.seconds : null);
     return [String(at + 1), [h("strong", {}, hook.id), hook.kind !== hook.id && h("div", { class: "muted small" }, hook.kind), options(hook)], points(hook, opened),
-      count(did.fired), count(did.events), count(did.edits), nanoseconds(did.nanoseconds), share === undefined || share === null ? "–" : meter(share),
+      count(did.fired), count(did.events), count(did.edits), nanoseconds(did.nanoseconds), share === null ? "–" : meter(share),
       did.errors ? h("span", { class: "bad" }, count(did.errors)) : count(did.errors), state(hook, did)];
   }
 

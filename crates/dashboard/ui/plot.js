@@ -100,7 +100,7 @@ function base() {
     margin: { l: 46, r: 8, t: 6, b: 28 },
     showlegend: false,
     dragmode: touch() ? false : "zoom",
-    hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("text"), size: 11 }, namelength: 40 },
+    hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("line"), font: { color: colour("text"), size: 11 }, namelength: -1 },
   };
 }
 
