@@ -41,6 +41,11 @@ pub(crate) fn is_plain_file(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|about| about.is_file())
 }
 
+/// Whether this is a directory itself, and not a link to one.
+pub(crate) fn is_plain_dir(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|about| about.is_dir())
+}
+
 /// Reads a file that is one, up to a length.
 pub(crate) fn read_plain(path: &Path, most: u64) -> Option<Vec<u8>> {
     use std::io::Read;

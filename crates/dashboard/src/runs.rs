@@ -7,11 +7,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenterhook_record::metrics::Tail;
-use tenterhook_record::run::{RunDir, RunRecord, Status};
+use tenterhook_record::run::RunDir;
 
-use crate::follow::{Digest, brief, read_record};
-use crate::places::{self, Stamp, is_plain_file};
+use crate::account::Account;
+use crate::places::{self, Stamp};
 
 /// How long logs are read for one list. What is left is read for the next one.
 const READING: Duration = Duration::from_millis(300);
@@ -35,15 +34,8 @@ struct Known {
 
 /// One run as far as it was looked at.
 struct Entry {
-    dir: RunDir,
-    stamp: Stamp,
-    record: Result<RunRecord, String>,
-    killed: bool,
+    account: Account,
     log_stamp: Stamp,
-    tail: Tail,
-    digest: Digest,
-    loading: Option<f64>,
-    problem: Option<String>,
 }
 
 impl Runs {
@@ -60,9 +52,13 @@ impl Runs {
         self.look(&mut known.entries);
         read_logs(&mut known.entries);
         let mut entries: Vec<&Entry> = known.entries.values().collect();
-        let started = |entry: &Entry| entry.record.as_ref().ok().map(|record| record.started.clone());
-        entries.sort_by_cached_key(|entry| std::cmp::Reverse((started(entry), entry.dir.id().to_string())));
-        known.list = json!({ "runs": entries.into_iter().map(Entry::to_json).collect::<Vec<_>>() });
+        let age = |account: &Account| {
+            let started = account.summary.record.started.clone();
+            (account.unreadable.is_none().then_some(started), account.dir().id().to_string())
+        };
+        entries.sort_by_cached_key(|entry| std::cmp::Reverse(age(&entry.account)));
+        let list: Vec<_> = entries.into_iter().map(|entry| entry.account.brief()).collect();
+        known.list = json!({ "runs": list });
         known.made = Some(Instant::now());
         known.list.clone()
     }
@@ -73,15 +69,15 @@ impl Runs {
         let names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         entries.retain(|id, _| names.contains(id));
         for id in names {
-            match entries.get_mut(&id) {
-                Some(entry) => entry.look(),
-                None => {
-                    // Whatever has no plain name is no run.
-                    if let Ok(dir) = places::run_dir(&self.dir, &id) {
-                        entries.insert(id, Entry::new(dir));
-                    }
-                }
+            // Whatever has no plain name is no run.
+            if !entries.contains_key(&id)
+                && let Ok(dir) = places::run_dir(&self.dir, &id)
+            {
+                entries.insert(id, Entry::new(dir));
             }
+        }
+        for entry in entries.values_mut() {
+            entry.look();
         }
     }
 }
@@ -97,7 +93,7 @@ fn read_logs(entries: &mut HashMap<String, Entry>) {
             if begun.elapsed() > READING {
                 return;
             }
-            if entry.loading.is_none() {
+            if entry.account.loading.is_none() {
                 break;
             }
         }
@@ -106,81 +102,31 @@ fn read_logs(entries: &mut HashMap<String, Entry>) {
 
 impl Entry {
     fn new(dir: RunDir) -> Self {
-        let tail = Tail::new(&dir.metrics_path());
-        let mut entry = Self {
-            dir,
-            stamp: Stamp::default(),
-            record: Err(String::new()),
-            killed: false,
-            log_stamp: Stamp::default(),
-            tail,
-            digest: Digest::default(),
-            loading: None,
-            problem: None,
-        };
-        entry.read_record();
-        entry
+        Self { account: Account::new(dir), log_stamp: Stamp::default() }
     }
 
     fn look(&mut self) {
-        let goes_on = self.record.as_ref().is_ok_and(|record| record.status == Status::Training);
-        if goes_on || self.stamp != Stamp::of(&self.dir.record_path()) {
-            self.read_record();
+        let before = self.account.version;
+        self.account.refresh();
+        if self.account.version != before {
+            // What the list does not show is not kept.
+            let record = &mut self.account.summary.record;
+            (record.hooks, record.errors, record.data) = (Vec::new(), Vec::new(), Value::Null);
         }
-    }
-
-    fn read_record(&mut self) {
-        self.stamp = Stamp::of(&self.dir.record_path());
-        let (record, killed) = read_record(&self.dir);
-        // What the list does not show is not kept.
-        let without_details = |record: RunRecord| RunRecord {
-            hooks: Vec::new(),
-            data: Value::Null,
-            errors: Vec::new(),
-            others: serde_json::Map::new(),
-            versions: Default::default(),
-            ..record
-        };
-        (self.record, self.killed) = (record.map(without_details), killed);
     }
 
     fn has_grown(&self) -> bool {
-        self.loading.is_some() || self.log_stamp != Stamp::of(&self.dir.metrics_path())
+        self.account.loading.is_some() || self.log_stamp != Stamp::of(&self.account.dir().metrics_path())
     }
 
     fn remainder(&self) -> u64 {
-        let length = fs::metadata(self.dir.metrics_path()).map_or(0, |about| about.len());
-        length.saturating_sub(self.tail.position())
+        let length = fs::metadata(self.account.dir().metrics_path()).map_or(0, |about| about.len());
+        length.saturating_sub(self.account.position())
     }
 
     fn read_piece(&mut self) {
-        let path = self.dir.metrics_path();
-        self.log_stamp = Stamp::of(&path);
-        if !is_plain_file(&path) {
-            return;
-        }
-        let read = self.tail.was_cut().and_then(|was_cut| {
-            if was_cut {
-                self.digest = Digest::default();
-            }
-            let digest = &mut self.digest;
-            self.tail.read(PIECE, |_, row| digest.add(row))
-        });
-        match read {
-            Ok(piece) => {
-                let share = piece.position as f64 / piece.length.max(1) as f64;
-                (self.loading, self.problem) = (piece.more.then_some(share.min(1.0)), None);
-            }
-            Err(error) => (self.loading, self.problem) = (None, Some(error.to_string())),
-        }
-    }
-
-    fn to_json(&self) -> Value {
-        let mut told = brief(self.dir.id(), self.record.as_ref(), self.killed, &self.digest);
-        if let Some(problem) = &self.problem {
-            told.insert("problem".to_string(), json!(problem));
-        }
-        told.insert("loading".to_string(), json!(self.loading));
-        told.into()
+        self.log_stamp = Stamp::of(&self.account.dir().metrics_path());
+        self.account.was_cut();
+        self.account.read_log(PIECE, |_, _| {});
     }
 }

@@ -1,5 +1,9 @@
 //! What can be asked for, and where.
 
+mod captures;
+mod control;
+mod diff;
+mod grids;
 mod query;
 mod run;
 mod series;
@@ -9,7 +13,7 @@ use std::sync::Arc;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Router, middleware};
 use serde_json::json;
 
@@ -54,6 +58,15 @@ pub(crate) fn router(options: Options, address: SocketAddr, token: Option<String
         .route("/api/runs/{id}", get(run::about))
         .route("/api/runs/{id}/series", get(series::series))
         .route("/api/runs/{id}/events", get(run::events))
+        .route("/api/runs/{id}/heatmap", get(grids::heatmap))
+        .route("/api/runs/{id}/histograms", get(grids::histograms))
+        .route("/api/runs/{id}/diff", get(diff::diff))
+        .route("/api/runs/{id}/captures/{file}", get(captures::file))
+        .route("/api/runs/{id}/captures/{file}/tensor", get(captures::tensor))
+        .route("/api/runs/{id}/hooks/{hook}", post(control::switch))
+        .route("/api/captures", get(captures::list))
+        .route("/api/captures/{file}", get(captures::loose_file))
+        .route("/api/captures/{file}/tensor", get(captures::loose_tensor))
         .fallback(async || Refusal::not_found("there is nothing here"))
         .method_not_allowed_fallback(async || {
             Refusal::new(axum::http::StatusCode::METHOD_NOT_ALLOWED, "this cannot be done here")

@@ -39,7 +39,7 @@ pub(super) async fn series(
                 Some((name, part))
             };
             let found: Vec<(String, Series)> = names.into_iter().filter_map(known).collect();
-            (reading.log.version, reading.loading, found)
+            (reading.log.version, reading.account.loading, found)
         };
         // Of a part of the run there may be more to see than what was kept of the whole.
         let is_part = from > 0 || to < u64::MAX;

@@ -3,15 +3,16 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-use tenterhook_record::metrics::{self, Tail};
+use tenterhook_record::metrics;
 use tenterhook_record::run::RunDir;
 use tokio::sync::broadcast;
 
 use super::about::About;
+use super::histograms::Histograms;
 use super::log::Log;
-use super::news::Event;
+use super::news::{Event, Sent};
 use super::series::Series;
+use crate::account::Account;
 use crate::places;
 
 /// The files are looked at again after this time at the earliest.
@@ -34,27 +35,23 @@ pub(crate) struct Follower {
 
 /// What was read so far.
 pub(crate) struct Reading {
-    tail: Tail,
+    pub(crate) account: Account,
     pub(crate) log: Log,
     pub(crate) about: About,
-    /// The share of the log that was read, while it is not all of it.
-    pub(crate) loading: Option<f64>,
-    /// Why the log cannot be read.
-    pub(crate) problem: Option<String>,
+    pub(crate) histograms: Histograms,
     looked: Option<Instant>,
-    pub(super) sent: super::news::Sent,
+    pub(super) sent: Sent,
 }
 
 impl Follower {
     pub(super) fn new(dir: RunDir) -> Self {
         let reading = Reading {
-            tail: Tail::new(&dir.metrics_path()),
+            account: Account::new(dir.clone()),
             log: Log::new(1),
             about: About::default(),
-            loading: None,
-            problem: None,
+            histograms: Histograms::default(),
             looked: None,
-            sent: super::news::Sent::default(),
+            sent: Sent::default(),
         };
         Self {
             dir,
@@ -76,8 +73,8 @@ impl Follower {
     pub(crate) fn look(&self) -> MutexGuard<'_, Reading> {
         let mut reading = self.reading();
         let is_due = |looked: Instant| looked.elapsed() >= BETWEEN_LOOKS;
-        if reading.loading.is_some() || reading.looked.is_none_or(is_due) {
-            reading.advance(&self.dir);
+        if reading.account.loading.is_some() || reading.looked.is_none_or(is_due) {
+            reading.advance();
         }
         reading
     }
@@ -92,7 +89,7 @@ impl Follower {
         let (begin, end) = {
             let reading = self.reading();
             let (begin, end) = reading.log.index.range(from, to);
-            (begin, end.min(reading.tail.position()))
+            (begin, end.min(reading.account.position()))
         };
         let path = self.dir.metrics_path();
         if end.saturating_sub(begin) > CLOSER_LOOK || !places::is_plain_file(&path) {
@@ -102,7 +99,9 @@ impl Follower {
         let read = metrics::read_part(&path, begin, end, |row| {
             if (from..=to).contains(&row.step) {
                 for (name, series) in names.iter().zip(&mut series) {
-                    row.value(name).into_iter().for_each(|value| drop(series.push(row.step, row.time, value)));
+                    if let Some(value) = row.value(name) {
+                        series.push(row.step, row.time, value);
+                    }
                 }
             }
         });
@@ -112,37 +111,17 @@ impl Follower {
 
 impl Reading {
     /// Looks at the files once, and reads a piece of the log.
-    pub(super) fn advance(&mut self, dir: &RunDir) {
+    pub(super) fn advance(&mut self) {
         self.looked = Some(Instant::now());
-        self.about.refresh(dir);
-        let path = dir.metrics_path();
-        if path.symlink_metadata().is_ok_and(|about| !about.is_file()) {
-            self.problem = Some("metrics.jsonl is not a file".to_string());
-            return;
+        let dir = self.account.dir().clone();
+        self.account.refresh();
+        self.about.refresh(&dir);
+        if self.account.was_cut() {
+            self.log = Log::new(self.log.version + 1);
+            self.histograms.begin_again();
         }
-        let read = self.tail.was_cut().and_then(|was_cut| {
-            if was_cut {
-                self.log = Log::new(self.log.version + 1);
-            }
-            let log = &mut self.log;
-            self.tail.read(PIECE, |begin, row| log.add(begin, row))
-        });
-        match read {
-            Ok(piece) => {
-                let share = piece.position as f64 / piece.length.max(1) as f64;
-                self.loading = piece.more.then_some(share.min(1.0));
-                self.problem = None;
-            }
-            Err(error) => (self.loading, self.problem) = (None, Some(error.to_string())),
-        }
-    }
-
-    /// All that is known about the run but the points of its series and its configuration.
-    pub(crate) fn about_json(&self) -> Value {
-        self.about.to_json(self)
-    }
-
-    pub(crate) fn is_live(&self) -> bool {
-        self.about.is_live()
+        let log = &mut self.log;
+        self.account.read_log(PIECE, |begin, row| log.add(begin, row));
+        self.histograms.read(&dir.histograms_path());
     }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use tenterhook_record::metrics::RowView;
 
-use super::digest::Digest;
 use super::index::Index;
 use super::series::Series;
 
@@ -26,7 +25,6 @@ pub(crate) struct Log {
     by_name: HashMap<String, usize>,
     series: Vec<Series>,
     pub(crate) index: Index,
-    pub(crate) digest: Digest,
     /// Another one when points that were given before have changed.
     pub(crate) version: u64,
     /// Metrics that are not kept.
@@ -42,7 +40,6 @@ impl Log {
             by_name: HashMap::new(),
             series: Vec::new(),
             index: Index::default(),
-            digest: Digest::default(),
             version,
             left_out: 0,
             fresh: None,
@@ -51,7 +48,6 @@ impl Log {
 
     pub(crate) fn add(&mut self, begin: u64, row: &RowView<'_>) {
         self.index.add(row.step, begin);
-        self.digest.add(row);
         let mut changed = false;
         for (name, value) in &row.values {
             let id = match self.by_name.get(name.as_ref()) {

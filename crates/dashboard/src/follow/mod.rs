@@ -1,8 +1,8 @@
 //! Runs that somebody looks at: each is read once, however many look.
 
 mod about;
-mod digest;
 mod follower;
+mod histograms;
 mod index;
 mod log;
 mod news;
@@ -12,8 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use about::{brief, read_record};
-pub(crate) use digest::Digest;
 pub(crate) use follower::Follower;
 pub(crate) use log::MOST_POINTS;
 pub(crate) use news::Event;

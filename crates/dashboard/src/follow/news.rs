@@ -50,7 +50,7 @@ impl Follower {
     pub(crate) fn listen(self: &Arc<Self>) -> (Event, Receiver<Event>) {
         let receiver = self.events.subscribe();
         let reading = self.look();
-        let hello = Event::new("hello", &json!({ "version": reading.log.version, "live": reading.is_live() }));
+        let hello = Event::new("hello", &json!({ "version": reading.log.version, "live": reading.account.is_live() }));
         drop(reading);
         (hello, receiver)
     }
@@ -92,20 +92,21 @@ impl Follower {
     fn news(&self) -> (Vec<Event>, bool) {
         let mut reading = self.reading();
         let reading = &mut *reading;
-        reading.advance(self.dir());
+        reading.advance();
         let mut events = Vec::new();
         reading.add_points(&mut events);
-        let is_loading = reading.loading.is_some();
-        let live = reading.is_live();
+        let is_loading = reading.account.loading.is_some();
+        let live = reading.account.is_live();
         let is_due = |at: Instant| at.elapsed() >= BETWEEN_RUNS;
-        let is_new = reading.sent.about != reading.about.version;
+        let version = reading.account.version + reading.about.version;
+        let is_new = reading.sent.about != version;
         if is_new && !is_loading && (!live || reading.sent.about_at.is_none_or(is_due)) {
-            reading.sent.about = reading.about.version;
+            reading.sent.about = version;
             reading.sent.about_at = Some(Instant::now());
             events.push(Event::new("run", &reading.about_json()));
         }
         if !live && !is_loading {
-            let last = Event::new("end", &json!({ "status": reading.about.status() }));
+            let last = Event::new("end", &json!({ "status": reading.account.status() }));
             events.push(Event { is_last: true, ..last });
         }
         (events, is_loading)
@@ -116,7 +117,7 @@ impl Reading {
     /// New points, or the word that all have to be asked for again.
     fn add_points(&mut self, events: &mut Vec<Event>) {
         let version = self.log.version;
-        if self.loading.is_some() {
+        if self.account.loading.is_some() {
             self.log.keep_fresh(false);
             self.sent.was_loading = true;
             return;

@@ -160,7 +160,9 @@ mod tests {
         for (points, capacity) in [(0, 8), (1, 8), (8, 8), (9, 8), (1000, 8), (1000, 7), (4097, 64)] {
             let value = |i: u64| ((i * 7919) % 101) as f64 - 50.0;
             let mut series = Series::new(capacity);
-            (0..points).for_each(|i| drop(series.push(10 * i, i as f64, value(i))));
+            for i in 0..points {
+                series.push(10 * i, i as f64, value(i));
+            }
             let columns = series.columns();
             assert!(columns.step.len() <= capacity, "{points} {capacity}");
             let width = columns.width as usize;
@@ -197,7 +199,9 @@ mod tests {
     #[test]
     fn a_part_ends_where_it_should() {
         let mut series = Series::new(100);
-        (0..100).for_each(|i| drop(series.push(i, 0.0, i as f64)));
+        for i in 0..100 {
+            series.push(i, 0.0, i as f64);
+        }
         let part = series.part(10, 19, 4).columns();
         assert_eq!((part.step, part.width), (vec![13, 17, 19], 4));
         assert!(series.part(200, 10, 4).columns().step.is_empty());

@@ -4,6 +4,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
 use super::{MetricsError, Row};
 
 /// The longest line that is read.
@@ -11,13 +14,26 @@ const LONGEST: u64 = 16 << 20;
 
 /// Reads all rows. A last line that was not finished is left out; any other line that cannot be read is an error.
 pub fn read(path: &Path) -> Result<Vec<Row>, MetricsError> {
-    let mut lines = Lines::open(path, 0, 0).map_err(MetricsError::io("read", path))?;
     let mut rows = Vec::new();
+    for_each(path, |row| rows.push(row))?;
+    Ok(rows)
+}
+
+/// The same without keeping them: a log may be larger than memory.
+pub fn for_each(path: &Path, each: impl FnMut(Row)) -> Result<(), MetricsError> {
+    for_each_line(path, each)
+}
+
+pub(super) fn for_each_line<T: DeserializeOwned>(
+    path: &Path,
+    mut each: impl FnMut(T),
+) -> Result<(), MetricsError> {
+    let mut lines = Lines::open(path, 0, 0).map_err(MetricsError::io("read", path))?;
     let mut line = Vec::new();
     while lines.next(&mut line)? {
-        rows.push(serde_json::from_slice(&line).map_err(|error| lines.bad(error.to_string()))?);
+        each(lines.parse(&line)?);
     }
-    Ok(rows)
+    Ok(())
 }
 
 /// The whole lines of a file, from a place on.
@@ -49,7 +65,11 @@ impl<'a> Lines<'a> {
         }
     }
 
-    pub(super) fn bad(&self, problem: String) -> MetricsError {
+    pub(super) fn parse<'de, T: Deserialize<'de>>(&self, line: &'de [u8]) -> Result<T, MetricsError> {
+        serde_json::from_slice(line).map_err(|error| self.bad(error.to_string()))
+    }
+
+    fn bad(&self, problem: String) -> MetricsError {
         let line = usize::try_from(self.number).unwrap_or(usize::MAX);
         MetricsError::BadLine { path: self.path.to_path_buf(), line, problem }
     }

@@ -84,7 +84,7 @@ impl Tail {
             if !lines.next(&mut line)? {
                 return Ok(piece);
             }
-            let row = serde_json::from_slice::<RowView<'_>>(&line).map_err(|error| lines.bad(error.to_string()))?;
+            let row: RowView<'_> = lines.parse(&line)?;
             each(piece.position, &row);
             let end = piece.position + line.len() as u64;
             self.last = Some((piece.position, end, hash(&line)));
@@ -127,7 +127,7 @@ pub fn read_part(path: &Path, from: u64, to: u64, mut each: impl FnMut(&RowView<
             Err(MetricsError::Io { source, .. }) => return Err(source),
             Err(_) => return Ok(()),
         }
-        let Ok(row) = serde_json::from_slice::<RowView<'_>>(&line) else { return Ok(()) };
+        let Ok(row) = lines.parse(&line) else { return Ok(()) };
         each(&row);
         at += line.len() as u64;
     }
