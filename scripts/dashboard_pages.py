@@ -1,5 +1,7 @@
 """The pages of recorded runs: what they show is what the files say."""
 
+import shutil
+
 import numpy as np
 from safetensors.numpy import load_file
 from selenium.webdriver.common.action_chains import ActionChains
@@ -12,6 +14,8 @@ from dashboard_runs import HOSTILE, ODD, Lab, Process, Run, until
 
 TABS = ("metrics", "layers", "histograms", "hooks", "captures", "checkpoints", "config", "record")
 STEPS = 60
+# Where a server says it is.
+ADDRESS = r"(http://[0-9.]+:[0-9]+)"
 
 
 def expect(condition, what: str) -> None:
@@ -35,7 +39,7 @@ class Dashboard:
         self.killed = lab.kill("cut-short")
         self.hostile = lab.doctor(self.good, "stranger")
         self.server = self.serve()
-        self.url = self.server.find(r"(http://\S+?)/?\s")
+        self.url = self.server.find(ADDRESS)
 
     def serve(self, *options: str, port: str = "0") -> Process:
         return Process([self.lab.binary, "serve", "--runs-dir", self.lab.runs, "--port", port, *options], self.lab.folder)
@@ -125,6 +129,26 @@ def check_metrics(dashboard: Dashboard) -> None:
     until(lambda: len(page.all(".chart")) == 2, "two gradient norms found")
     page.settle()
     page.replace("[aria-label='Search metrics']", "")
+
+
+def check_long(dashboard: Dashboard) -> None:
+    steps, lab = 200_000, dashboard.lab
+    run = lab.lengthen(dashboard.good, "long", steps)
+    page = dashboard.open(run)
+    card = '[data-metric="loss"]'
+    until(lambda: f"{steps:,} values from step" in page.label(f"{card} .plot"), "the whole log")
+    losses = [value for _, value in run.series("loss")]
+    label = page.label(f"{card} .plot")
+    expect(near(label.split("least ")[1].split(",")[0], min(losses)) and near(label.split("greatest ")[1].split(", last")[0], max(losses)), label)
+    expect("÷" in page.text(f"{card} figcaption"), "the chart does not say that it shows means")
+    expect(page.driver.find_elements("css selector", f"{card} .fills path"), "no band from the least to the greatest")
+    page.shot("long")
+    page.replace("[aria-label='Steps: from']", "70001")
+    page.replace("[aria-label='Steps: to']", "70500")
+    until(lambda: "500 values from step 70001 to 70500" in page.label(f"{card} .plot"), "the steps in full")
+    part = losses[70_000:70_500]
+    expect(near(page.label(f"{card} .plot").split("least ")[1].split(",")[0], min(part)), "other numbers")
+    shutil.rmtree(run.folder)
 
 
 def check_layers(dashboard: Dashboard) -> None:

@@ -1,7 +1,9 @@
 """Runs for the dashboard to show: made with the real binary, killed with -9, and doctored to be hostile."""
 
 import json
+import math
 import os
+import random
 import re
 import shutil
 import signal
@@ -163,6 +165,20 @@ class Lab:
         (copy.folder / "config.toml").write_text(f"# {HOSTILE}\n" + (copy.folder / "config.toml").read_text())
         renamed = ({**row, HOSTILE: row.get("loss", 1.0), f"act/{HOSTILE}/std": 1.0, "act/plain/std": 2.0} for row in copy.rows())
         (copy.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in renamed))
+        return copy
+
+
+    def lengthen(self, run: Run, name: str, steps: int) -> Run:
+        """A copy with so many steps that no chart can have a point for each."""
+        copy = Run(self.runs / name)
+        shutil.copytree(run.folder, copy.folder)
+        shutil.rmtree(copy.folder / "captures")
+        (copy.folder / "run.json").write_text(json.dumps(copy.record | {"id": name, "name": name}))
+        noise = random.Random(0)
+        with (copy.folder / "metrics.jsonl").open("w") as log:
+            for step in range(1, steps + 1):
+                loss = 1 + 3 * math.exp(-5 * step / steps) + noise.random() / 2
+                log.write(json.dumps({"step": step, "epoch": 0, "time": 1.7e9 + step / 50, "loss": loss, "val/loss": loss}) + "\n")
         return copy
 
 
