@@ -98,8 +98,22 @@ class Browser:
 
         return until(look, f"`{selector}` with {text!r} at {self.driver.current_url}", 30)
 
+    def read(self, selector: str, what):
+        """Something of an element, also where the page replaces it meanwhile."""
+        while True:
+            try:
+                return what(self.one(selector))
+            except StaleElementReferenceException:
+                pass
+
     def text(self, selector: str = "main") -> str:
-        return self.one(selector).text
+        return self.read(selector, lambda element: element.text)
+
+    def attribute(self, selector: str, name: str) -> str | None:
+        return self.read(selector, lambda element: element.get_attribute(name))
+
+    def click(self, selector: str) -> None:
+        self.read(selector, lambda element: element.click())
 
     def has(self, *texts: str, selector: str = "main") -> None:
         """All these can be read, sooner or later."""
@@ -108,7 +122,7 @@ class Browser:
 
     def label(self, selector: str) -> str:
         """What a chart says to who cannot see it."""
-        return until(lambda: self.one(selector).get_attribute("aria-label"), f"the text of the chart {selector}", 20)
+        return until(lambda: self.attribute(selector, "aria-label"), f"the text of the chart {selector}", 20)
 
     def press(self, *keys: str) -> None:
         ActionChains(self.driver).send_keys(*keys).perform()

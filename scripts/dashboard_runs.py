@@ -115,6 +115,9 @@ class Run:
         names = re.compile(re.escape(start) + ".*" + re.escape(end))
         return [value for row in self.rows() for name, value in row.items() if names.fullmatch(name)]
 
+    def histograms(self) -> list[dict]:
+        return [json.loads(line) for line in (self.folder / "histograms.jsonl").read_text().splitlines()]
+
     def receipts(self) -> dict[str, dict]:
         return {receipt["id"]: receipt for receipt in json.loads((self.folder / "receipts.json").read_text())}
 

@@ -59,20 +59,20 @@ def check_live(dashboard: Dashboard) -> None:
 
         page.open(f"{controlled.find(ADDRESS)}/#/run/live-one/hooks")
         switch = "[aria-label='throughput enabled']"
-        page.one(switch).click()
+        page.click(switch)
         page.has("token", selector="#notices")
         page.quiet("403")
         page.one("#control-token").send_keys(controlled.find(r"token\D*?([0-9A-Za-z_-]{16,})"))
-        page.one(switch).click()
+        page.click(switch)
         page.has("Changes while it ran", "disabled")
-        until(lambda: page.one(switch).get_attribute("aria-checked") == "false", "the hook is off")
+        until(lambda: page.attribute(switch, "aria-checked") == "false", "the hook is off")
         page.shot("hooks-control")
         change = run.record["hook_changes"][-1]
         expect(change["hook"] == "throughput" and change["enabled"] is False, str(change))
         until(lambda: run.series("loss")[-1][0] > change["step"] + 10, "steps without it")
         expect(run.series("time/tokens_per_s")[-1][0] <= change["step"], "it measures although it is off")
-        page.one(switch).send_keys(" ")
-        until(lambda: page.one(switch).get_attribute("aria-checked") == "true", "the hook is on again")
+        page.read(switch, lambda element: element.send_keys(" "))
+        until(lambda: page.attribute(switch, "aria-checked") == "true", "the hook is on again")
 
         page.open(f"{dashboard.url}/#/run/live-one/metrics")
         expect(training.interrupt() == 75, f"the run ended with {training.child.returncode}")
@@ -102,7 +102,9 @@ def check_lost(dashboard: Dashboard) -> None:
 def check_store(dashboard: Dashboard) -> None:
     page, folder = dashboard.browser, dashboard.lab.folder / "captured"
     folder.mkdir()
-    run(dashboard.lab.binary, "capture", MODEL, "--tokens", "1,2,3,4,5", "--points", "blocks.*.attn.hook_pattern", "--out", folder / "tokens.safetensors")
+    ids = dashboard.lab.folder / "ids.json"
+    ids.write_text("[[1, 2, 3, 4, 5]]")
+    run(dashboard.lab.binary, "capture", MODEL, "--tokens-file", ids, "--points", "blocks.*.attn.hook_pattern", "--out", folder / "tokens.safetensors")
     server = dashboard.serve("--captures", str(folder))
     try:
         page.open(f"{server.find(ADDRESS)}/#/")

@@ -4,11 +4,12 @@ import { empty, fill, h, table } from "./dom.js";
 import { number } from "./format.js";
 import { fail } from "./notice.js";
 
+const MANY = 20;
 const PARTS = [["config", "Configuration"], ["commit", "Commit"], ["data", "Data"], ["metrics", "Metrics"]];
 
 export async function configTab({ run, others }, panel, signal) {
   if (!run.info.config && run.info.config !== "") Object.assign(run.info, await get(path(run.id), {}, signal));
-  const choice = h("select", { id: "other", on: { change: compare } }, h("option", { value: "" }, "no run"), others.all.map((one) => h("option", { value: one.id }, one.name ?? one.id)));
+  const choice = h("select", { id: "other", class: "long", on: { change: compare } }, h("option", { value: "" }, "no run"), others.all.map((one) => h("option", { value: one.id }, one.name ?? one.id)));
   const result = h("div", { "aria-live": "polite" });
   const name = run.info.name ?? run.id;
   choice.value = others.ids[0] ?? "";
@@ -23,9 +24,9 @@ export async function configTab({ run, others }, panel, signal) {
     try {
       const found = await get(path(run.id, "diff"), { other: choice.value }, signal);
       const parts = PARTS.filter(([key]) => found[key]?.length);
-      fill(result, parts.length === 0 && empty(`Nothing differs between ${name} and ${title}.`), parts.map(([key, heading]) => [h("h2", {}, heading),
+      fill(result, parts.length === 0 && empty(`Nothing differs between ${name} and ${title}.`), parts.map(([key, heading]) => h("details", { class: "group", open: found[key].length <= MANY }, h("summary", {}, h("h2", {}, heading), h("span", { class: "muted small" }, String(found[key].length))),
         table(`${heading}: what differs`, [{ title: "Key", mono: true }, { title: name, mono: true }, { title, mono: true }],
-          found[key].map((line) => [line.key, side(line.a, "a"), side(line.b, "b")]), { class: "diff" })]));
+          found[key].map((line) => [line.key, side(line.a, "a"), side(line.b, "b")]), { class: "diff" }))));
     } catch (error) {
       fill(result);
       fail(error);

@@ -25,7 +25,15 @@ export function hooksTab({ run, about }, panel, signal) {
 
   fill(panel, about.control && tokenField(), list, changes, errors);
   update();
-  run.addEventListener("info", () => { if (!list.contains(document.activeElement) || document.activeElement.type !== "text") update(); }, { signal });
+  // A row must not be replaced between the press and the release of a button.
+  let held = false;
+  const release = () => setTimeout(() => { held = false; update(); });
+  list.addEventListener("pointerdown", () => {
+    held = true;
+    addEventListener("pointerup", release, { once: true, signal });
+    addEventListener("pointercancel", release, { once: true, signal });
+  });
+  run.addEventListener("info", () => { if (!held) update(); }, { signal });
 
   function update() {
     const { info } = run;
