@@ -172,18 +172,18 @@ fn a_hook_is_switched_from_the_dashboard_while_the_run_goes_on() {
 
 /// Clients of all kinds, until they are told to go: some listen, some do not read what they asked for, some ask without end.
 fn crowd(address: &str, id: &str, stop: &AtomicBool) {
+    let events = &format!("GET /api/runs/{id}/events HTTP/1.1");
     thread::scope(|scope| {
-        let events = format!("GET /api/runs/{id}/events HTTP/1.1");
         let stalled: Vec<_> = (0..20)
             .filter_map(|_| {
-                let mut stream = open(address, &events)?;
+                let mut stream = open(address, events)?;
                 stream.write_all(b"\r\n").ok()?;
                 Some(stream)
             })
             .collect();
         for _ in 0..20 {
-            scope.spawn(|| {
-                let Some(mut stream) = open(address, &events) else { return };
+            scope.spawn(move || {
+                let Some(mut stream) = open(address, events) else { return };
                 let _ = stream.write_all(b"\r\n");
                 let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
                 let mut buffer = [0; 4096];
