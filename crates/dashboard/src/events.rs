@@ -22,29 +22,40 @@ use crate::runs::Runs;
 
 /// More streams than these are refused.
 const MOST: usize = 256;
-/// Between two comments that keep a stream alive.
+/// Between two comments that keep a stream alive, at most.
 const COMMENTS: Duration = Duration::from_secs(15);
 /// Between two looks at the list of runs.
 const BETWEEN_LISTS: Duration = Duration::from_secs(2);
 
 /// The room for streams.
-pub(crate) struct Streams(Arc<Semaphore>);
+pub(crate) struct Streams {
+    free: Arc<Semaphore>,
+    comments: Duration,
+}
+
+/// Room for one stream.
+pub(crate) struct Room {
+    comments: Duration,
+    _permit: OwnedSemaphorePermit,
+}
 
 impl Streams {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MOST)))
+    /// On connections that are closed when they are idle for so long.
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { free: Arc::new(Semaphore::new(MOST)), comments: COMMENTS.min(patience / 2) }
     }
 
     /// Room for one more.
-    pub(crate) fn room(&self) -> Result<OwnedSemaphorePermit, Refusal> {
+    pub(crate) fn room(&self) -> Result<Room, Refusal> {
         let busy = |_| Refusal::busy("too many pages listen already; close some");
-        Arc::clone(&self.0).try_acquire_owned().map_err(busy)
+        let permit = Arc::clone(&self.free).try_acquire_owned().map_err(busy)?;
+        Ok(Room { comments: self.comments, _permit: permit })
     }
 }
 
 /// A stream as an answer.
-pub(crate) fn answer(first: Event, receiver: Receiver<Event>, room: OwnedSemaphorePermit) -> Response {
-    let mut comments = tokio::time::interval_at(tokio::time::Instant::now() + COMMENTS, COMMENTS);
+pub(crate) fn answer(first: Event, receiver: Receiver<Event>, room: Room) -> Response {
+    let mut comments = tokio::time::interval_at(tokio::time::Instant::now() + room.comments, room.comments);
     comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let stream = EventStream {
         first: Some(first),
@@ -62,7 +73,7 @@ struct EventStream {
     events: BroadcastStream<Event>,
     comments: Interval,
     is_over: bool,
-    _room: OwnedSemaphorePermit,
+    _room: Room,
 }
 
 impl Stream for EventStream {

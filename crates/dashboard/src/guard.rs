@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::{
     AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, HeaderName, ORIGIN,
     REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
 
 use crate::error::Refusal;
+use crate::listen::Busy;
 
 /// The longest path and query.
 const LONGEST_URI: usize = 8 << 10;
@@ -44,7 +45,9 @@ impl Guard {
         }
         let knows_token = self.is_open && self.has_token(headers);
         if !knows_token && !self.is_own_host(headers, uri) {
-            return Err(Refusal::forbidden("this Host is not served here; open the dashboard by the address it printed"));
+            return Err(Refusal::forbidden(
+                "this Host is not served here; open the dashboard by the address it printed",
+            ));
         }
         if self.is_open && !knows_token {
             let message = "this dashboard needs its token: open the address it printed, with `?token=`";
@@ -63,7 +66,9 @@ impl Guard {
 
     fn admit_change(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         if !self.control {
-            return Err(Refusal::forbidden("this dashboard only shows; start it with --control to change hooks"));
+            return Err(Refusal::forbidden(
+                "this dashboard only shows; start it with --control to change hooks",
+            ));
         }
         let given = headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes);
         if !given.is_some_and(|given| self.is_token(given)) {
@@ -77,7 +82,10 @@ impl Guard {
         }
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be application/json"));
+            return Err(Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body must be application/json",
+            ));
         }
         Ok(())
     }
@@ -143,12 +151,22 @@ fn without_port(host: &str) -> &str {
 }
 
 /// Lets a request in or refuses it, and puts the headers on every answer that keep a browser from being talked into something.
-pub(crate) async fn guard(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(
+    State(guard): State<Arc<Guard>>,
+    ConnectInfo(busy): ConnectInfo<Busy>,
+    request: Request,
+    next: Next,
+) -> Response {
     let is_api = request.uri().path().starts_with("/api");
     let mut response = match guard.sign_in(&request) {
         Some(response) => response,
         None => match guard.admit(&request) {
-            Ok(()) => next.run(request).await,
+            Ok(()) => {
+                busy.set(true);
+                let response = next.run(request).await;
+                busy.set(false);
+                response
+            }
             Err(refusal) => refusal.into_response(),
         },
     };

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::StartError;
 
@@ -26,6 +27,8 @@ pub struct Options {
     pub control: bool,
     /// A directory of captured activations, beside those of the runs.
     pub captures: Option<PathBuf>,
+    /// How long a client may take no byte that is sent to it, or be silent, before it is dropped.
+    pub patience: Duration,
 }
 
 impl Options {
@@ -38,6 +41,7 @@ impl Options {
             token: None,
             control: false,
             captures: None,
+            patience: Duration::from_secs(30),
         }
     }
 

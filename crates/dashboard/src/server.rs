@@ -40,6 +40,7 @@ impl Server {
         };
         let is_open = options.is_open();
         let app = api::router(options, address, token.clone());
+        let app = app.into_make_service_with_connect_info::<listen::Busy>();
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
             lower_priority();
@@ -118,7 +119,7 @@ fn bind(options: &Options) -> Result<(listen::Limited, SocketAddr), StartError> 
     let at = |port: u16| {
         let address = SocketAddr::new(options.address, port);
         let failed = |source| StartError::Bind { address, source };
-        let listener = listen::listen(address).map_err(failed)?;
+        let listener = listen::listen(address, options.patience).map_err(failed)?;
         let bound = axum::serve::Listener::local_addr(&listener).map_err(failed)?;
         Ok((listener, bound))
     };

@@ -26,7 +26,8 @@ impl App {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    app.answer(|app| app.bodies.json(&json!({ "captures": captures::list_all(&app.captures_of(None)?) }))).await
+    app.answer(|app| app.bodies.json(&json!({ "captures": captures::list_all(&app.captures_of(None)?) })))
+        .await
 }
 
 pub(super) async fn file(
@@ -76,7 +77,8 @@ async fn show_tensor(
     let tensor = pairs.needed("name")?.to_string();
     let index = pairs.one("index").unwrap_or_default().split(',').filter(|part| !part.is_empty());
     let index: Result<Vec<usize>, _> = index.map(|part| part.trim().parse()).collect();
-    let index = index.map_err(|_| Refusal::bad_request("`index` is not whole numbers with commas between them"))?;
+    let index =
+        index.map_err(|_| Refusal::bad_request("`index` is not whole numbers with commas between them"))?;
     app.answer(move |app| {
         let path = captures::find(&app.captures_of(run.as_deref())?, &name)?;
         app.bodies.json(&picture(&mut CaptureFile::open(&path)?, &tensor, &index)?)

@@ -25,14 +25,18 @@ pub(super) async fn switch(
     Path((run, hook)): Path<(String, String)>,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    let Switch { enabled } = serde_json::from_slice(&body)
-        .map_err(|error| Refusal::bad_request(format!("the body must be {{\"enabled\": true or false}}: {error}")))?;
+    let Switch { enabled } = serde_json::from_slice(&body).map_err(|error| {
+        Refusal::bad_request(format!("the body must be {{\"enabled\": true or false}}: {error}"))
+    })?;
     app.answer(move |app| {
         let follower = app.followers.get(&run)?;
         {
             let reading = follower.look();
             if !reading.account.is_live() {
-                return Err(Refusal::new(StatusCode::CONFLICT, "the run does not go on, so its hooks stay as they are"));
+                return Err(Refusal::new(
+                    StatusCode::CONFLICT,
+                    "the run does not go on, so its hooks stay as they are",
+                ));
             }
             if !reading.account.summary.record.hooks.iter().any(|known| known["id"] == hook.as_str()) {
                 return Err(Refusal::not_found("the run has no such hook"));

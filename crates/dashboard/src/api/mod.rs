@@ -45,7 +45,7 @@ pub(crate) fn router(options: Options, address: SocketAddr, token: Option<String
         runs: Arc::new(Runs::new(&options.runs_dir)),
         followers: Followers::new(&options.runs_dir),
         bodies: Bodies::new(),
-        streams: Streams::new(),
+        streams: Streams::new(options.patience),
         list_events: Arc::new(ListEvents::new()),
         options,
     });

@@ -1,19 +1,27 @@
 //! Metrics over time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
 use super::App;
 use super::query::Pairs;
 use crate::error::Refusal;
-use crate::follow::{MOST_POINTS, Series};
+use crate::follow::{Columns, MOST_POINTS, Series};
 
 /// The most series in one answer, and the most points of all of them.
 const MOST_SERIES: usize = 200;
 const ALL_POINTS: usize = 100_000;
+
+#[derive(Serialize)]
+struct Told {
+    version: u64,
+    loading: Option<f64>,
+    series: BTreeMap<String, Columns>,
+}
 
 pub(super) async fn series(
     State(app): State<Arc<App>>,
@@ -49,10 +57,8 @@ pub(super) async fn series(
                 found = names.into_iter().zip(closer).collect();
             }
         }
-        let told = |(name, series): (String, Series)| Ok((name, serde_json::to_value(series.columns())?));
-        let series: Result<Map<String, Value>, serde_json::Error> = found.into_iter().map(told).collect();
-        let series = series.map_err(|error| Refusal::unreadable(error.to_string()))?;
-        app.bodies.json(&json!({ "version": version, "loading": loading, "series": series }))
+        let series = found.into_iter().map(|(name, series)| (name, series.columns())).collect();
+        app.bodies.json(&Told { version, loading, series })
     })
     .await
 }

@@ -38,7 +38,9 @@ pub(crate) fn list_all(dir: &Path) -> Vec<Value> {
     for store in names_in(dir) {
         let Some(path) = places::dir_in(dir, &store) else { continue };
         let files = files_in(&path).into_iter();
-        found.extend(files.map(|(name, bytes)| json!({ "file": format!("{store}/{name}"), "bytes": bytes, "store": store })));
+        found.extend(files.map(
+            |(name, bytes)| json!({ "file": format!("{store}/{name}"), "bytes": bytes, "store": store }),
+        ));
         if found.len() >= MOST_FILES {
             break;
         }

@@ -23,17 +23,24 @@ pub(crate) fn picture(file: &mut CaptureFile, name: &str, index: &[usize]) -> Re
         [leading @ .., rows, cols] => (leading, *rows, *cols),
     };
     if index.len() > leading.len() {
-        return Err(Refusal::bad_request(format!("`index` fixes {} axes, and {} can be", index.len(), leading.len())));
+        return Err(Refusal::bad_request(format!(
+            "`index` fixes {} axes, and {} can be",
+            index.len(),
+            leading.len()
+        )));
     }
     let mut fixed = index.to_vec();
     fixed.resize(leading.len(), 0);
     if let Some((axis, _)) = fixed.iter().zip(leading).enumerate().find(|(_, (at, size))| at >= size) {
-        return Err(Refusal::bad_request(format!("`index` is beyond axis {axis}, which has {}", leading[axis])));
+        return Err(Refusal::bad_request(format!(
+            "`index` is beyond axis {axis}, which has {}",
+            leading[axis]
+        )));
     }
     // The header was checked, so the sizes multiply to what is in the file.
     let at = fixed.iter().zip(leading).fold(0, |at, (i, size)| at * size + i);
-    let (count, large) = (rows * cols, rows.saturating_mul(cols).saturating_mul(size) > LARGEST);
-    if large {
+    let count = rows.saturating_mul(cols);
+    if count.saturating_mul(size) > LARGEST {
         return Err(Refusal::unreadable(format!("{rows} x {cols} values are too many to show")));
     }
     let bytes = file.read((begin + at * count * size) as u64, count * size);
@@ -43,14 +50,12 @@ pub(crate) fn picture(file: &mut CaptureFile, name: &str, index: &[usize]) -> Re
     let (shown_rows, shown_cols) = (rows.div_ceil(tall), cols.div_ceil(wide));
     let mut z = vec![vec![Mean::default(); shown_cols]; shown_rows];
     let (mut all, mut min, mut max) = (Mean::default(), f64::INFINITY, f64::NEG_INFINITY);
-    for row in 0..rows {
-        for col in 0..cols {
-            let value = value(row * cols + col);
-            z[row / tall][col / wide].add(value);
-            all.add(value);
-            if value.is_finite() {
-                (min, max) = (min.min(value), max.max(value));
-            }
+    // One loop: a tensor of nothing may have very many empty rows.
+    for (i, value) in (0..count).map(value).enumerate() {
+        z[i / cols / tall][i % cols / wide].add(value);
+        all.add(value);
+        if value.is_finite() {
+            (min, max) = (min.min(value), max.max(value));
         }
     }
     let z: Vec<Vec<f64>> = z.into_iter().map(|row| row.into_iter().map(Mean::get).collect()).collect();

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) use follower::Follower;
 pub(crate) use log::MOST_POINTS;
 pub(crate) use news::Event;
-pub(crate) use series::Series;
+pub(crate) use series::{Columns, Series};
 
 use crate::error::Refusal;
 use crate::places;

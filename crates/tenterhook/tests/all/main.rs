@@ -71,6 +71,8 @@ mod sae_command;
 mod saved_beside;
 mod schema_fuzz;
 mod secrets;
+#[cfg(debug_assertions)]
+mod serve_command;
 mod shown;
 #[cfg(debug_assertions)]
 mod signals;
