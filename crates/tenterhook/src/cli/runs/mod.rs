@@ -15,6 +15,7 @@ use tenterhook_record::run::{self, RunDir};
 
 use super::Outcome;
 use super::error::CliError;
+pub(super) use show::resume_command;
 use summary::Summary;
 
 /// Look at runs, compare them, do one again.
