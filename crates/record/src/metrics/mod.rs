@@ -20,13 +20,21 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod digest;
+mod histograms;
 mod log;
 mod read;
 mod row;
+mod tail;
+mod view;
 
+pub use digest::{Digest, Score};
+pub use histograms::{Bins, HistogramLog, HistogramRow, for_each_histograms};
 pub use log::MetricsLog;
-pub use read::{News, Tail, read};
+pub use read::{for_each, read};
 pub use row::{Number, Row};
+pub use tail::{Piece, Tail, read_part};
+pub use view::RowView;
 
 /// Metrics that could not be written or read.
 #[derive(Debug, thiserror::Error)]

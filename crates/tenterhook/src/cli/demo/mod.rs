@@ -4,17 +4,19 @@ mod chart;
 mod show;
 mod story;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use candle_core::Device;
 use clap::Args;
 use clap::value_parser;
 use serde_json::{Value, json};
+use tenterhook_dashboard::Server;
 use tenterhook_hooks::{HookRegistry, RunStatus};
 use tenterhook_record::run::RunDir;
 
 use super::carry_out::{Ended, carry_out};
+use super::dashboard::DashboardArgs;
 use super::error::CliError;
 use super::progress::Working;
 use super::runs::resume_command;
@@ -41,6 +43,12 @@ pub(super) struct DemoArgs {
     /// The directory of all runs.
     #[arg(long, value_name = "DIR", default_value = "runs")]
     runs_dir: PathBuf,
+    /// No dashboard while it runs.
+    #[arg(long, conflicts_with = "port")]
+    no_serve: bool,
+    /// The port of the dashboard. Where it is taken, any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 7878)]
+    port: u16,
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -57,8 +65,9 @@ pub(super) fn run(args: &DemoArgs, registry: &HookRegistry) -> Result<Outcome, C
     let args_given = std::env::args().collect();
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
     let mut begun = start.new_one()?;
+    let dashboard = if args.no_serve { None } else { serve(args.port, &args.runs_dir) };
     if !args.quiet {
-        output::note(&story::begin(&demo, &begun.run_dir));
+        output::note(&story::begin(&demo, &begun.run_dir, dashboard.as_ref().map(Server::url)));
         begun.trainer.add_hook(show::Show::new(demo.steps))?;
     }
     let ended = carry_out(begun, true, args.json)?;
@@ -75,6 +84,15 @@ pub(super) fn run(args: &DemoArgs, registry: &HookRegistry) -> Result<Outcome, C
         false => output::text(&story::end(&demo, &ended.begun.run_dir, &finding, seconds))?,
     }
     ended.outcome()
+}
+
+/// A dashboard beside the demonstration, at this port or at any free one. It goes on without where there can be none.
+fn serve(port: u16, runs_dir: &Path) -> Option<Server> {
+    let start = |port| {
+        let args = DashboardArgs { port: Some(port), control: false };
+        Server::start(args.options(runs_dir))
+    };
+    start(port).or_else(|_| start(0)).map_err(|error| output::note(&format!("no dashboard: {error}"))).ok()
 }
 
 /// A run that was interrupted, or failed: there is nothing to look at yet.

@@ -6,14 +6,18 @@ use crate::cli::output::{self, duration, printable, shell_words};
 use crate::demo::{Control, Demo, Finding, Head, THRESHOLD};
 
 /// What is about to happen.
-pub(super) fn begin(demo: &Demo, run_dir: &Path) -> String {
+pub(super) fn begin(demo: &Demo, run_dir: &Path, dashboard: Option<String>) -> String {
+    let dashboard = dashboard.map(|url| {
+        format!("\ndashboard at {url} (until the demo ends; `tenterhook serve` shows it afterwards)")
+    });
     format!(
         "A transformer of two layers of attention learns to continue random sequences that repeat.\n\
          Watch for an induction head: it looks for what followed the same token before, and copies it.\n\
-         {} steps, seed {}, run {}\n",
+         {} steps, seed {}, run {}{}",
         demo.steps,
         demo.seed,
-        run_dir.display()
+        run_dir.display(),
+        dashboard.unwrap_or_default()
     )
 }
 
