@@ -149,9 +149,7 @@ impl Account {
     }
 
     fn score(&self) -> Value {
-        let told = |score: tenterhook_record::metrics::Score| {
-            json!({ "name": score.name, "value": score.value.0, "step": score.step, "best": score.best })
-        };
+        let told = |score: tenterhook_record::metrics::Score| json!({ "name": score.name, "value": score.value.0, "step": score.step, "best": score.best });
         self.summary.score().map_or(Value::Null, told)
     }
 }

@@ -58,8 +58,8 @@ fn plotly() -> &'static str {
 
 /// Other contents have another tag. The length and a sum that depends on the order are enough: the contents come with the program.
 fn tag(text: &str) -> String {
-    let sum = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
-        (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let sum = text
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("\"{:x}-{sum:x}\"", text.len())
 }

@@ -13,7 +13,9 @@ use serde_json::json;
 #[non_exhaustive]
 pub enum StartError {
     /// An address that others can reach, and no token.
-    #[error("the dashboard is not served at {address} without a token, because other machines reach it there; give one with --token")]
+    #[error(
+        "the dashboard is not served at {address} without a token, because other machines reach it there; give one with --token"
+    )]
     NoToken {
         /// The address.
         address: IpAddr,
@@ -25,7 +27,9 @@ pub enum StartError {
     #[error("no token can be made: the system gives no random numbers: {0}")]
     NoRandomness(String),
     /// The address cannot be listened at.
-    #[error("the dashboard cannot listen at {address}: {source}; another --port may be free, and 0 takes any that is")]
+    #[error(
+        "the dashboard cannot listen at {address}: {source}; another --port may be free, and 0 takes any that is"
+    )]
     Bind {
         /// The address.
         address: SocketAddr,

@@ -44,7 +44,9 @@ impl Guard {
         }
         let knows_token = self.is_open && self.has_token(headers);
         if !knows_token && !self.is_own_host(headers, uri) {
-            return Err(Refusal::forbidden("this Host is not served here; open the dashboard by the address it printed"));
+            return Err(Refusal::forbidden(
+                "this Host is not served here; open the dashboard by the address it printed",
+            ));
         }
         if self.is_open && !knows_token {
             let message = "this dashboard needs its token: open the address it printed, with `?token=`";
@@ -63,7 +65,9 @@ impl Guard {
 
     fn admit_change(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         if !self.control {
-            return Err(Refusal::forbidden("this dashboard only shows; start it with --control to change hooks"));
+            return Err(Refusal::forbidden(
+                "this dashboard only shows; start it with --control to change hooks",
+            ));
         }
         let given = headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes);
         if !given.is_some_and(|given| self.is_token(given)) {
@@ -77,7 +81,10 @@ impl Guard {
         }
         let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
         if !kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json") {
-            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "the body must be application/json"));
+            return Err(Refusal::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "the body must be application/json",
+            ));
         }
         Ok(())
     }

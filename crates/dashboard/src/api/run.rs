@@ -10,10 +10,7 @@ use super::App;
 use crate::error::Refusal;
 use crate::events;
 
-pub(super) async fn about(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
+pub(super) async fn about(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     app.answer(move |app| {
         let follower = app.followers.get(&id)?;
         let told = {
@@ -27,10 +24,7 @@ pub(super) async fn about(
     .await
 }
 
-pub(super) async fn events(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-) -> Result<Response, Refusal> {
+pub(super) async fn events(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     let room = app.streams.room()?;
     let this = Arc::clone(&app);
     let begin = tokio::task::spawn_blocking(move || {

@@ -80,7 +80,9 @@ impl About {
         let receipt = self.receipts.iter().find(|receipt| receipt["id"] == hook["id"]);
         let mut hook = hook.clone();
         if let Some(hook) = hook.as_object_mut() {
-            if let Some(enabled) = receipt.map(|receipt| &receipt["enabled"]).filter(|value| value.is_boolean()) {
+            if let Some(enabled) =
+                receipt.map(|receipt| &receipt["enabled"]).filter(|value| value.is_boolean())
+            {
                 hook.insert("enabled".to_string(), enabled.clone());
             }
             hook.insert("receipt".to_string(), receipt.cloned().unwrap_or_default());

@@ -99,7 +99,8 @@ impl Log {
 
     /// The points that came since the last call, by name.
     pub(crate) fn take_fresh(&mut self) -> Vec<(&str, Series)> {
-        let mut fresh: Vec<_> = self.fresh.as_mut().map(std::mem::take).unwrap_or_default().into_iter().collect();
+        let mut fresh: Vec<_> =
+            self.fresh.as_mut().map(std::mem::take).unwrap_or_default().into_iter().collect();
         fresh.sort_by_key(|(id, _)| *id);
         fresh.into_iter().map(|(id, series)| (self.names[id].as_str(), series)).collect()
     }

@@ -50,7 +50,10 @@ impl Follower {
     pub(crate) fn listen(self: &Arc<Self>) -> (Event, Receiver<Event>) {
         let receiver = self.events.subscribe();
         let reading = self.look();
-        let hello = Event::new("hello", &json!({ "version": reading.log.version, "live": reading.account.is_live() }));
+        let hello = Event::new(
+            "hello",
+            &json!({ "version": reading.log.version, "live": reading.account.is_live() }),
+        );
         drop(reading);
         (hello, receiver)
     }

@@ -105,10 +105,9 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
 fn runs_to_show(plan: &Plan, resumed: Option<&Path>) -> PathBuf {
     let resumed = resumed.and_then(|run| run.canonicalize().ok());
     let above = resumed.as_deref().and_then(Path::parent);
-    above.filter(|above| plan.config.run.dir.canonicalize().ok().as_deref() != Some(above)).map_or_else(
-        || plan.config.run.dir.clone(),
-        Path::to_path_buf,
-    )
+    above
+        .filter(|above| plan.config.run.dir.canonicalize().ok().as_deref() != Some(above))
+        .map_or_else(|| plan.config.run.dir.clone(), Path::to_path_buf)
 }
 
 /// The command that goes on with a run: with everything that changed the configuration.

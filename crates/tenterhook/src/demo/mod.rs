@@ -56,7 +56,7 @@ impl Default for Demo {
 
 impl Demo {
     /// After so many steps heads have formed, whatever the seed.
-    pub const STEPS: u64 = 500;
+    pub const STEPS: u64 = 300;
 
     /// The run, checked: it is called `demo`, or `demo-2` and so on where there is one already.
     pub fn plan(&self, registry: &HookRegistry) -> Result<Plan, Problems> {
@@ -67,6 +67,8 @@ impl Demo {
             format!("run.name=\"{}\"", free_name(&self.runs_dir)),
             format!("train.steps={steps}"),
             format!("train.validate_every={}", steps.clamp(1, 10)),
+            format!("schedule.warmup={}", (steps / 4).min(20)),
+            format!("schedule.decay={}", (steps / 3).max(1)),
             // The first hook captures at the first and the last step, and keeps the last.
             format!("hooks.0.every={}", steps.saturating_sub(1).max(1)),
         ] {

@@ -52,9 +52,7 @@ fn a_short_demonstration_says_honestly_that_nothing_formed() {
     let ran = lab.ok(&["demo", "--steps", "12"]);
     assert!(ran.stdout.contains("No induction head has formed"), "{}", ran.stdout);
     assert!(ran.stdout.contains("Nothing was ablated"), "{}", ran.stdout);
-    for line in ["  step     0   loss", "  step    12   loss"] {
-        assert!(ran.stderr.contains(line) || line.contains("12"), "{}", ran.stderr);
-    }
+    assert!(ran.stderr.contains("  step     0   loss "), "{}", ran.stderr);
     assert_eq!(lab.record("demo")["status"], "completed");
 
     let again = json(&lab.ok(&["demo", "--steps", "12", "--json", "--quiet"]));
