@@ -55,7 +55,7 @@ fn a_short_demonstration_says_honestly_that_nothing_formed() {
     assert!(ran.stderr.contains("  step     0   loss "), "{}", ran.stderr);
     assert_eq!(lab.record("demo")["status"], "completed");
 
-    let again = json(&lab.ok(&["demo", "--steps", "12", "--json", "--quiet"]));
+    let again = json(&lab.ok(&["demo", "--steps", "12", "--json"]));
     assert_eq!(again["run_id"], "demo-2", "it works twice in a row");
     assert_eq!(again["steps"], 12);
     assert_eq!(again["induction_heads"], serde_json::json!([]));
@@ -102,7 +102,11 @@ fn it_is_interrupted_and_goes_on_like_any_run() {
     assert_eq!(lab.record("demo")["status"], "completed");
     let whole = Lab::new();
     whole.ok(&["demo", "--steps", "12", "--quiet"]);
-    assert_eq!(lab.digest("demo"), whole.digest("demo"));
+    // Not the states of hooks: what shows the run is another hook in each.
+    let weights = |lab: &Lab| {
+        lab.digest("demo").into_iter().filter(|(name, _)| name.ends_with(".safetensors")).collect::<Vec<_>>()
+    };
+    assert_eq!(weights(&lab), weights(&whole));
 }
 
 #[test]

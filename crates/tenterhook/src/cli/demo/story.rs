@@ -116,27 +116,32 @@ fn other_heads(finding: &Finding) -> String {
     }
 }
 
-/// Commands to copy, with the paths of this run.
+/// Commands to copy, with the paths of this run and the program as it was called.
 fn next(demo: &Demo, run_dir: &Path, finding: &Finding) -> Vec<String> {
+    const REPEATED: &str = "7,21,42,3,58,7,21,42,3,58";
     let program = std::env::args().next().unwrap_or_else(|| "tenterhook".to_string());
     let text = |path: &Path| path.display().to_string();
+    let (runs, run, checkpoint) = (text(&demo.runs_dir), text(run_dir), text(&finding.checkpoint));
     let (best, _) = finding.induction.best().unwrap_or((Head { block: 0, head: 0 }, 0.0));
     let (block, head) = (best.block.to_string(), best.head.to_string());
-    let heads = [
-        &program,
-        "heads",
-        &text(&finding.checkpoint),
-        "--tokens",
-        "7,21,42,3,7,21,42,3",
-        "--patterns",
-        "--layers",
-        &block,
-        "--heads",
-        &head,
+    let command = |words: &[&str]| shell_words(&[&[program.as_str()], words].concat());
+    let mut commands = vec![
+        command(&["serve", "--runs-dir", &runs]),
+        command(&[
+            "heads",
+            &checkpoint,
+            "--tokens",
+            REPEATED,
+            "--patterns",
+            "--layers",
+            &block,
+            "--heads",
+            &head,
+        ]),
     ];
-    let last = match finding.induction_heads.is_empty() {
-        true => shell_words(&[&program, "runs", "show", &text(run_dir)]),
-        false => shell_words(&[&program, "eval", &text(run_dir), "--set", &finding.ablation()]),
-    };
-    vec![shell_words(&[&program, "serve", "--runs-dir", &text(&demo.runs_dir)]), shell_words(&heads), last]
+    commands.push(match finding.induction_heads.is_empty() {
+        true => command(&["runs", "show", &run]),
+        false => command(&["eval", &run, "--set", &finding.ablation()]),
+    });
+    commands
 }
