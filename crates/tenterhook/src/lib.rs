@@ -10,7 +10,8 @@
 //! - [`train`]: the trainer, optimizers, data, configurations, the built-in hooks;
 //! - [`record`]: what runs leave on the disk;
 //! - [`training`]: runs from configurations, where models and trainer meet;
-//! - [`pages`]: HTML pages with plots.
+//! - [`pages`]: HTML pages with plots;
+//! - [`demo`]: the demonstration: induction heads form, and are ablated.
 
 pub use tenterhook_hooks as hooks;
 pub use tenterhook_lens as lens;
@@ -21,5 +22,6 @@ pub use tenterhook_sae as sae;
 pub use tenterhook_train as train;
 
 pub mod cli;
+pub mod demo;
 pub mod pages;
 pub mod training;

@@ -5,6 +5,7 @@ mod capture;
 mod carry_out;
 mod config;
 mod dashboard;
+mod demo;
 mod device;
 mod error;
 mod eval;
@@ -52,6 +53,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::DemoArgs),
     Train(train::TrainArgs),
     Eval(eval::EvalArgs),
     Runs(runs::RunsArgs),
@@ -110,6 +112,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
     signals::survive_file_size_limit();
     let cli = Cli::parse_from(args);
     let run = move || match cli.command {
+        Command::Demo(args) => demo::run(&args, &registry),
         Command::Train(args) => train::run(&args, &registry),
         Command::Eval(args) => eval::run(&args, &registry),
         Command::Runs(args) => runs::run(&args, &registry),

@@ -15,6 +15,7 @@ mod damage_campaign;
 mod damaged_checkpoints;
 mod damages;
 mod debugging;
+mod demo_command;
 #[cfg(debug_assertions)]
 mod durability;
 mod endings;
