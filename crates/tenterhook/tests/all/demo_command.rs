@@ -38,7 +38,7 @@ fn induction_heads_form_and_matter_with_three_seeds() {
         let formed = finding.formed_at.unwrap();
         assert!((20..Demo::STEPS).contains(&formed), "{told}: they are not there from the beginning");
     }
-    let patterns = lab.run_dir("demo").join("captures/patterns.safetensors");
+    let patterns = lab.run_dir("demo").join("captures/patterns-00000000.safetensors");
     assert!(patterns.is_file(), "the patterns of a batch are captured");
 }
 
