@@ -121,7 +121,9 @@ fn next(demo: &Demo, run_dir: &Path, finding: &Finding) -> Vec<String> {
     const REPEATED: &str = "7,21,42,3,58,7,21,42,3,58";
     let program = std::env::args().next().unwrap_or_else(|| "tenterhook".to_string());
     let text = |path: &Path| path.display().to_string();
-    let (runs, run, checkpoint) = (text(&demo.runs_dir), text(run_dir), text(&finding.checkpoint));
+    // Under the run as it was given: the full path would be long to read.
+    let checkpoint = run_dir.join("checkpoints").join(finding.checkpoint.file_name().unwrap_or_default());
+    let (runs, run, checkpoint) = (text(&demo.runs_dir), text(run_dir), text(&checkpoint));
     let (best, _) = finding.induction.best().unwrap_or((Head { block: 0, head: 0 }, 0.0));
     let (block, head) = (best.block.to_string(), best.head.to_string());
     let command = |words: &[&str]| shell_words(&[&[program.as_str()], words].concat());
