@@ -274,7 +274,7 @@ def check_hostile(dashboard: Dashboard) -> None:
     page.open(f"{dashboard.url}/#/")
     page.has(HOSTILE, ODD)
     page.one("a", ODD).click()
-    page.has("Validation")
+    page.has("train/loss")
     expect(page.script("return window.hacked") is None, "the list")
 
 

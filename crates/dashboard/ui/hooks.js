@@ -39,6 +39,7 @@ export function hooksTab({ run, about }, panel, signal) {
     const { info } = run;
     const hooks = info.hooks ?? [];
     for (const hook of hooks) if (asked.get(hook.id) === hook.enabled) asked.delete(hook.id);
+    for (const details of list.querySelectorAll("details")) opened[details.open ? "add" : "delete"](details.dataset.of);
     const focus = document.activeElement?.closest?.("[data-hook]")?.dataset.hook;
     fill(list, hooks.length ? table("Hooks, in the order in which they run", COLUMNS, hooks.map(row), { class: "hooks cards" }) : empty("This run has no hooks.", "Hooks are tables of the configuration; `tenterhook hooks` lists the kinds."));
     if (focus) [...list.querySelectorAll("[data-hook]")].find((element) => element.dataset.hook === focus)?.focus();
@@ -95,9 +96,8 @@ function meter(share) {
 function points(hook, opened) {
   const { id, matched } = hook;
   if (!matched?.length) return h("span", { class: "muted" }, "none");
-  const details = h("details", { class: "points", open: opened.has(id), on: { toggle: () => { details.open ? opened.add(id) : opened.delete(id); } } },
+  return h("details", { class: "points", data: { of: id }, open: opened.has(id) },
     h("summary", { data: { hook: `points of ${id}` } }, matched.length === 1 ? "1 point" : `${matched.length} points`), h("ul", { class: "mono small" }, matched.map((point) => h("li", {}, point))));
-  return details;
 }
 
 function options({ options }) {
