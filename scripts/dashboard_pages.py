@@ -242,6 +242,7 @@ def check_record(dashboard: Dashboard) -> None:
     expect(page.text("pre.config").strip() == (dashboard.good.folder / "config.toml").read_text().strip(), "another configuration")
     Select(page.one("#other")).select_by_visible_text("lower-rate")
     page.has("0.003", "0.001")
+    page.one("summary", "Metrics")
     page.shot("config")
     dashboard.open(dashboard.good, "record")
     page.has(dashboard.good.record["config_hash"], "One start", "seed".title(), f"0 – {STEPS}")
@@ -249,7 +250,7 @@ def check_record(dashboard: Dashboard) -> None:
 
 def check_killed(dashboard: Dashboard) -> None:
     page = dashboard.open(dashboard.killed)
-    page.has("interrupted · killed", "This run was killed", "--resume cut-short")
+    page.has("interrupted · killed", "This run was killed", "no checkpoint to go on from")
     page.shot("killed")
 
 

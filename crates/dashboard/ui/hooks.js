@@ -2,7 +2,7 @@
 import { path, post } from "./api.js";
 import { empty, fill, h, table } from "./dom.js";
 import { count, moment, nanoseconds, percent } from "./format.js";
-import { fail } from "./notice.js";
+import { clear, fail } from "./notice.js";
 
 const COLUMNS = [
   { title: "#", number: true }, { title: "Hook" }, { title: "Points" }, { title: "Fired", number: true }, { title: "Events", number: true }, { title: "Edits", number: true },
@@ -68,6 +68,7 @@ export function hooksTab({ run, about }, panel, signal) {
     try {
       await post(path(run.id, "hooks", id), { enabled }, token);
       asked.set(id, enabled);
+      clear();
       update();
     } catch (error) {
       fail(error);
