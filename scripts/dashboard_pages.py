@@ -250,7 +250,7 @@ def check_record(dashboard: Dashboard) -> None:
 
 def check_killed(dashboard: Dashboard) -> None:
     page = dashboard.open(dashboard.killed)
-    page.has("interrupted · killed", "This run was killed", "no checkpoint to go on from")
+    page.has("interrupted · killed", "This run was killed", "It goes on from step-00000000", "--resume cut-short")
     page.shot("killed")
 
 
