@@ -129,9 +129,21 @@ class Lab:
     binary: Path
     folder: Path
 
+    def __post_init__(self) -> None:
+        """The runs belong to a commit, with nothing changed since: what they write is ignored."""
+        (self.folder / ".gitignore").write_text("*\n")
+        who = ("-c", "user.name=lab", "-c", "user.email=lab@example.org", "-c", "commit.gpgsign=false")
+        for words in (("init", "-q"), (*who, "commit", "-q", "--allow-empty", "-m", "Nothing yet")):
+            run("git", "-C", self.folder, *words)
+        head = subprocess.run(["git", "-C", self.folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+        self.commit = head.stdout.strip()
+
     @property
     def runs(self) -> Path:
         return self.folder / "runs"
+
+    def serve(self, *options: str, port: str = "0") -> "Process":
+        return Process([self.binary, "serve", "--runs-dir", self.runs, "--port", port, *options], self.folder)
 
     def config(self, name: str, steps: int, lr: float = 3e-3, hooks: str = HOOKS) -> Path:
         file = self.folder / f"{len(list(self.folder.glob('*.toml')))}.toml"

@@ -45,7 +45,7 @@ MODEL = Path(__file__).resolve().parent.parent / "crates/models/tests/data/gpt2"
 def check_live(dashboard: Dashboard) -> None:
     page = dashboard.browser
     training = dashboard.lab.start("live-one", 100_000, "--serve")
-    controlled = dashboard.serve("--control")
+    controlled = dashboard.lab.serve("--control")
     try:
         run = Run(dashboard.lab.runs / "live-one")
         until(lambda: (run.folder / "metrics.jsonl").exists() and run.series("loss"), "the first step")
@@ -92,7 +92,7 @@ def check_lost(dashboard: Dashboard) -> None:
     dashboard.server.kill()
     page.has("connection lost", selector="#connection")
     page.shot("lost")
-    dashboard.server = dashboard.serve(port=port)
+    dashboard.server = dashboard.lab.serve(port=port)
     page.has("connected", selector="#connection")
     page.open(f"{dashboard.url}/#/")
     page.has("induction")
@@ -105,7 +105,7 @@ def check_store(dashboard: Dashboard) -> None:
     ids = dashboard.lab.folder / "ids.json"
     ids.write_text("[[1, 2, 3, 4, 5]]")
     run(dashboard.lab.binary, "capture", MODEL, "--tokens-file", ids, "--points", "blocks.*.attn.hook_pattern", "--out", folder / "tokens.safetensors")
-    server = dashboard.serve("--captures", str(folder))
+    server = dashboard.lab.serve("--captures", str(folder))
     try:
         page.open(f"{server.find(ADDRESS)}/#/")
         page.one("nav a", "Captures").click()
@@ -158,15 +158,19 @@ def examine(dashboard: Dashboard, name: str) -> str:
     return "ok"
 
 
-def picture(dashboard: Dashboard, file: Path) -> None:
+def picture(lab: Lab, browser: Browser, file: Path) -> None:
     """The README's picture: two runs over each other, long enough that something is learned."""
-    for name, rate in (("induction-heads", 3e-3), ("slow-start", 1e-3)):
-        dashboard.lab.train(name, 600, lr=rate)
-    page = dashboard.open("induction-heads", query="?with=slow-start")
-    page.script("const r = document.querySelector('[aria-label=Smoothing]'); r.value = 0.6; r.dispatchEvent(new Event('input'))")
-    page.settle()
-    page.shot("picture")
-    with Image.open(page.shots / "picture.png") as image:
+    for name, rate in (("induction-heads", 3e-3), ("lower-rate", 1e-3)):
+        lab.train(name, 600, lr=rate)
+    server = lab.serve()
+    try:
+        browser.open(f"{server.find(ADDRESS)}/#/run/induction-heads/metrics?with=lower-rate")
+        browser.script("const r = document.querySelector('[aria-label=Smoothing]'); r.value = 0.8; r.dispatchEvent(new Event('input'))")
+        browser.settle()
+        browser.shot("picture")
+    finally:
+        server.kill()
+    with Image.open(browser.shots / "picture.png") as image:
         image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
 
 
@@ -187,17 +191,19 @@ def main() -> int:
     browser = Browser(shots, found("chromium"), found("chromedriver"))
     failed = 0
     try:
-        with tempfile.TemporaryDirectory() as scratch, Dashboard(Lab(options.tenterhook.resolve(), Path(scratch)), browser) as dashboard:
+        with tempfile.TemporaryDirectory() as scratch:
+            lab = Lab(options.tenterhook.resolve(), Path(scratch))
             if options.picture:
-                picture(dashboard, options.picture)
+                picture(lab, browser, options.picture)
                 return 0
-            for name in options.only or CHECKS:
-                result = attempt(lambda: examine(dashboard, name))
-                if result != "ok":
-                    browser.shot(f"FAILED-{name}")
-                    browser.driver.get_log("browser")  # the next check does not answer for it
-                    failed += 1
-                print(f"{name:12}{result}", flush=True)
+            with Dashboard(lab, browser) as dashboard:
+                for name in options.only or CHECKS:
+                    result = attempt(lambda: examine(dashboard, name))
+                    if result != "ok":
+                        browser.shot(f"FAILED-{name}")
+                        browser.driver.get_log("browser")  # the next check does not answer for it
+                        failed += 1
+                    print(f"{name:12}{result}", flush=True)
     finally:
         browser.close()
     print(f"screenshots in {shots}")

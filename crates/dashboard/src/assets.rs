@@ -95,3 +95,40 @@ fn tag(text: &str) -> String {
         .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     format!("\"{:x}-{sum:x}\"", text.len())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_of_the_page_is_built_in() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/ui");
+        let mut there: Vec<String> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let mut built_in: Vec<_> = FILES.iter().map(|(name, _)| (*name).to_string()).collect();
+        there.sort();
+        built_in.sort();
+        assert_eq!(built_in, there);
+    }
+
+    #[test]
+    fn p36_the_page_makes_no_markup_of_texts_and_asks_no_other_machine() {
+        for (name, text) in FILES {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+                "new Function",
+                "https://",
+            ] {
+                assert!(!text.contains(word), "{name} has `{word}`");
+            }
+            let own = text.matches("http://").count() == text.matches("http://www.w3.org/2000/svg").count();
+            assert!(own, "{name} names another machine");
+        }
+    }
+}

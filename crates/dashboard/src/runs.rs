@@ -1,6 +1,6 @@
 //! The list of runs, which costs little to make again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -66,7 +66,7 @@ impl Runs {
     /// Looks at which runs there are, and at the records that have changed.
     fn look(&self, entries: &mut HashMap<String, Entry>) {
         let names = fs::read_dir(&self.dir).into_iter().flatten().flatten();
-        let names: Vec<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        let names: HashSet<String> = names.filter_map(|entry| entry.file_name().into_string().ok()).collect();
         entries.retain(|id, _| names.contains(id));
         for id in names {
             // Whatever has no plain name is no run.

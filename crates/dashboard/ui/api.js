@@ -1,6 +1,6 @@
 // The server's API. Every failure becomes an Error with the server's own sentence.
 
-export class ApiError extends Error {
+class ApiError extends Error {
   constructor(message, status) {
     super(message);
     this.name = "ApiError";

@@ -27,7 +27,7 @@ export async function captureStorePage({ main, signal }) {
   const answer = await get("/api/captures", {}, signal);
   const files = (answer.captures ?? answer.files ?? answer).map((file) => (typeof file === "string" ? { file } : file));
   document.title = "Captures · Tenterhook";
-  const panel = h("div");
+  const panel = h("div", { class: "panel" });
   fill(main, h("div", { class: "head" }, h("h1", {}, "Captures")), panel);
   if (files.length) await browser(panel, files, (...rest) => `/api/captures/${rest.map(encodeURIComponent).join("/")}`, signal);
   else fill(panel, empty("There are no captures in this directory.", "Make some:", "tenterhook capture MODEL --text 'The tower is in' --points 'blocks.*.attn.hook_pattern' --out out.safetensors"));

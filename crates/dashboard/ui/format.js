@@ -42,6 +42,7 @@ export function bytes(value) {
 }
 
 export function percent(share) {
+  if (share > 0 && share < 5e-5) return "<0.01%";
   return share === null || share === undefined ? "–" : `${(100 * share).toFixed(share < 0.0995 ? 2 : 1)}%`;
 }
 

@@ -13,7 +13,7 @@ export function heatmapsTab({ run }, panel, signal) {
   const maps = new Map();
   const list = h("div", { class: "stack" });
   const missing = h("div");
-  const field = h("input", { type: "text", class: "mono", placeholder: "act/*/std", "aria-label": "A pattern of metrics, with one *", list: "patterns" });
+  const field = h("input", { type: "text", class: "mono", placeholder: "act/*/std", "aria-label": "A pattern of metrics, with one *" });
   const form = h("form", { class: "toolbar", on: { submit: add } }, h("label", { class: "field" }, "Heat map of", field), h("button", { type: "submit" }, "Add"),
     h("span", { class: "muted small" }, "one * stands for the layer, as in val/act/*/mean"));
 

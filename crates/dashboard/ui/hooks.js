@@ -2,7 +2,7 @@
 import { path, post } from "./api.js";
 import { empty, fill, h, table } from "./dom.js";
 import { count, moment, nanoseconds, percent } from "./format.js";
-import { fail } from "./notice.js";
+import { clear, fail } from "./notice.js";
 
 const COLUMNS = [
   { title: "#", number: true }, { title: "Hook" }, { title: "Points" }, { title: "Fired", number: true }, { title: "Events", number: true }, { title: "Edits", number: true },
@@ -39,6 +39,7 @@ export function hooksTab({ run, about }, panel, signal) {
     const { info } = run;
     const hooks = info.hooks ?? [];
     for (const hook of hooks) if (asked.get(hook.id) === hook.enabled) asked.delete(hook.id);
+    for (const details of list.querySelectorAll("details")) opened[details.open ? "add" : "delete"](details.dataset.of);
     const focus = document.activeElement?.closest?.("[data-hook]")?.dataset.hook;
     fill(list, hooks.length ? table("Hooks, in the order in which they run", COLUMNS, hooks.map(row), { class: "hooks cards" }) : empty("This run has no hooks.", "Hooks are tables of the configuration; `tenterhook hooks` lists the kinds."));
     if (focus) [...list.querySelectorAll("[data-hook]")].find((element) => element.dataset.hook === focus)?.focus();
@@ -67,6 +68,7 @@ export function hooksTab({ run, about }, panel, signal) {
     try {
       await post(path(run.id, "hooks", id), { enabled }, token);
       asked.set(id, enabled);
+      clear();
       update();
     } catch (error) {
       fail(error);
@@ -95,9 +97,8 @@ function meter(share) {
 function points(hook, opened) {
   const { id, matched } = hook;
   if (!matched?.length) return h("span", { class: "muted" }, "none");
-  const details = h("details", { class: "points", open: opened.has(id), on: { toggle: () => { details.open ? opened.add(id) : opened.delete(id); } } },
+  return h("details", { class: "points", data: { of: id }, open: opened.has(id) },
     h("summary", { data: { hook: `points of ${id}` } }, matched.length === 1 ? "1 point" : `${matched.length} points`), h("ul", { class: "mono small" }, matched.map((point) => h("li", {}, point))));
-  return details;
 }
 
 function options({ options }) {

@@ -89,7 +89,7 @@ export class Figure {
 }
 
 /** Fingers scroll the page; a mouse zooms. */
-export const touch = () => matchMedia("(pointer: coarse)").matches;
+const touch = () => matchMedia("(pointer: coarse)").matches;
 
 /** What all plots have in common. */
 function base() {

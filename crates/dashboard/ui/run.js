@@ -104,10 +104,12 @@ function facts(info) {
 }
 
 function warnings(info) {
+  const last = (info.checkpoints ?? []).filter((checkpoint) => !checkpoint.problem).sort((a, b) => a.step - b.step).at(-1);
   const resume = `tenterhook train CONFIG.toml --resume ${info.id}`;
   return [
     info.problem && h("p", { class: "banner bad" }, info.problem),
-    info.killed && h("p", { class: "banner warn" }, "This run was killed: its process is gone and never said good-bye. It goes on from its last checkpoint with ", h("code", {}, resume)),
+    info.killed && h("p", { class: "banner warn" }, "This run was killed: its process is gone and never said good-bye. ",
+      last ? ["It goes on from ", h("code", {}, last.name), " with ", h("code", {}, resume)] : "It left no checkpoint to go on from."),
     info.status === "error" && h("p", { class: "banner bad" }, info.reason ?? "This run failed."),
     info.status !== "error" && !info.killed && info.reason && h("p", { class: "banner" }, info.reason),
     info.loading !== null && h("p", { class: "banner", role: "status" }, `Reading the log: ${percent(info.loading)} `, h("progress", { max: 1, value: info.loading, "aria-label": "How much of the log was read" })),

@@ -1,7 +1,7 @@
 // Tabs as the ARIA practices describe them: one stop for the Tab key, arrows between the tabs.
 import { h } from "./dom.js";
 
-/** Tabs for `[{id, title, note}]`; `choose(id)` is called for a new one. Returns the list, its panel and `select`. */
+/** Tabs for `[{id, title}]`; `choose(id)` is called for a new one. Returns the list, its panel and `select`. */
 export function tabs(label, items, chosen, choose) {
   const panel = h("div", { role: "tabpanel", id: "panel", class: "panel" });
   const buttons = items.map((item) =>

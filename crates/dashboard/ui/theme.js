@@ -38,9 +38,6 @@ export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** Whether things may move. */
-export const calm = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
-
 system.addEventListener("change", apply);
 document.getElementById("theme").addEventListener("click", () => {
   choice = ORDER[(ORDER.indexOf(choice) + 1) % ORDER.length];

@@ -10,8 +10,11 @@ use tenterhook_record::metrics::HistogramRow;
 
 use crate::places::is_plain_file;
 
-/// The most steps of one histogram; with more, every second one goes.
+/// The most steps of one histogram; with more, every second one goes. Where there are many histograms each has fewer.
 const MOST_STEPS: usize = 200;
+const FEWEST_STEPS: usize = 10;
+/// The most bins of all steps of all histograms, about.
+const ALL_BINS: usize = 2_000_000;
 /// The most histograms, and bins of one. What is more is left out.
 const MOST_NAMES: usize = 500;
 const MOST_BINS: usize = 256;
@@ -76,9 +79,10 @@ impl Histograms {
             if !self.by_name.contains_key(&name) && self.by_name.len() >= MOST_NAMES {
                 continue;
             }
+            let names = self.by_name.len().max(1);
+            let most = (ALL_BINS / (names * bins.counts.len().max(1))).clamp(FEWEST_STEPS, MOST_STEPS);
             let kept = self.by_name.entry(name).or_default();
-            let (low, high) = (bins.low.0, bins.high.0);
-            kept.add(row.step, low, high, bins.counts);
+            kept.add((row.step, bins.low.0, bins.high.0, bins.counts), most);
         }
     }
 
@@ -99,25 +103,24 @@ impl Histograms {
 }
 
 impl Kept {
-    fn add(&mut self, step: u64, low: f64, high: f64, counts: Vec<u64>) {
+    fn add(&mut self, row: (u64, f64, f64, Vec<u64>), most: usize) {
         self.stride = self.stride.max(1);
-        let is_kept = self.seen.is_multiple_of(self.stride) && counts.len() <= MOST_BINS;
+        let number = self.seen;
         self.seen += 1;
-        if !is_kept {
+        if row.3.len() > MOST_BINS {
             return;
         }
-        if self.rows.len() == MOST_STEPS {
+        while self.rows.len() >= most {
             let mut keep = false;
             self.rows.retain(|_| {
                 keep = !keep;
                 keep
             });
             self.stride *= 2;
-            if !(self.seen - 1).is_multiple_of(self.stride) {
-                return;
-            }
         }
-        self.rows.push((step, low, high, counts));
+        if number.is_multiple_of(self.stride) {
+            self.rows.push(row);
+        }
     }
 }
 
@@ -128,9 +131,9 @@ mod tests {
     #[test]
     fn long_logs_are_thinned_evenly() {
         let mut kept = Kept::default();
-        (0..10_000).for_each(|step| kept.add(step, 0.0, 1.0, vec![step]));
+        (0..10_000).for_each(|step| kept.add((step, 0.0, 1.0, vec![step]), MOST_STEPS));
         let steps: Vec<u64> = kept.rows.iter().map(|row| row.0).collect();
-        assert!((100..=MOST_STEPS).contains(&steps.len()), "{}", steps.len());
+        assert!((99..=MOST_STEPS).contains(&steps.len()), "{}", steps.len());
         assert!(steps.windows(2).all(|pair| pair[1] - pair[0] == kept.stride), "{steps:?}");
         assert_eq!(steps[0], 0);
     }

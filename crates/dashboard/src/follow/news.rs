@@ -14,8 +14,9 @@ use super::follower::Reading;
 
 /// Between two looks at a run.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Between two events that tell everything about a run.
+/// Between two events that tell everything about a run, for every so many bytes that they have.
 const BETWEEN_RUNS: Duration = Duration::from_secs(2);
+const RUN_BYTES: usize = 64 << 10;
 
 /// An event, ready to be sent.
 #[derive(Clone, Debug)]
@@ -39,23 +40,27 @@ impl Event {
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
     about: u64,
-    about_at: Option<Instant>,
+    /// When everything about the run may be told again.
+    about_again: Option<Instant>,
     series: u64,
     /// Whether the log was not read to its end at the last look.
     was_loading: bool,
 }
 
 impl Follower {
-    /// Listens to the events of a run; the first one says where it stands. Looks at the run as long as anybody listens.
+    /// Listens to the events of a run. The first ones say where it stands and that all points are to be asked for: from then on
+    /// nothing is missed.
     pub(crate) fn listen(self: &Arc<Self>) -> (Event, Receiver<Event>) {
         let receiver = self.events.subscribe();
-        let reading = self.look();
-        let hello = Event::new(
-            "hello",
-            &json!({ "version": reading.log.version, "live": reading.account.is_live() }),
-        );
-        drop(reading);
-        (hello, receiver)
+        let mut reading = self.look();
+        if reading.account.loading.is_none() {
+            reading.log.keep_fresh(true);
+        }
+        let version = reading.log.version;
+        let hello = Event::new("hello", &json!({ "version": version, "live": reading.account.is_live() }));
+        let refetch = Event::new("refetch", &json!({ "version": version }));
+        let bytes = [hello.bytes, refetch.bytes].concat().into();
+        (Event { bytes, is_last: false }, receiver)
     }
 
     /// Sends events until nobody listens or the run is over. One of these runs at a time.
@@ -63,13 +68,19 @@ impl Follower {
         if std::mem::replace(&mut *self.is_sending.lock().unwrap_or_else(PoisonError::into_inner), true) {
             return;
         }
-        self.reading().sent = Sent { was_loading: true, ..Sent::default() };
+        {
+            let mut reading = self.reading();
+            let (series, was_loading) = (reading.log.version, reading.account.loading.is_some());
+            reading.sent = Sent { series, was_loading, ..Sent::default() };
+        }
         loop {
             {
                 let mut is_sending = self.is_sending.lock().unwrap_or_else(PoisonError::into_inner);
                 if !self.is_watched() {
+                    // Before anybody else can begin to send.
+                    self.reading().log.keep_fresh(false);
                     *is_sending = false;
-                    break;
+                    return;
                 }
             }
             let this = Arc::clone(&self);
@@ -88,7 +99,6 @@ impl Follower {
             let pause = if is_loading { Duration::from_millis(5) } else { BETWEEN };
             tokio::time::sleep(pause).await;
         }
-        self.reading().log.keep_fresh(false);
     }
 
     /// Looks at the run; what is new since the last time, and whether there is more to read at once.
@@ -100,13 +110,16 @@ impl Follower {
         reading.add_points(&mut events);
         let is_loading = reading.account.loading.is_some();
         let live = reading.account.is_live();
-        let is_due = |at: Instant| at.elapsed() >= BETWEEN_RUNS;
+        let is_due = |again: Instant| Instant::now() >= again;
         let version = reading.account.version + reading.about.version;
         let is_new = reading.sent.about != version;
-        if is_new && !is_loading && (!live || reading.sent.about_at.is_none_or(is_due)) {
+        if is_new && !is_loading && (!live || reading.sent.about_again.is_none_or(is_due)) {
             reading.sent.about = version;
-            reading.sent.about_at = Some(Instant::now());
-            events.push(Event::new("run", &reading.about_json()));
+            let told = Event::new("run", &reading.about_json());
+            let times = 1 + told.bytes.len() / RUN_BYTES;
+            let pause = BETWEEN_RUNS.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX));
+            reading.sent.about_again = Instant::now().checked_add(pause);
+            events.push(told);
         }
         if !live && !is_loading {
             let last = Event::new("end", &json!({ "status": reading.account.status() }));

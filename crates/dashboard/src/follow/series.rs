@@ -92,7 +92,7 @@ impl Series {
 
     fn join_neighbours(&mut self) {
         // A last bucket without a partner stays as it is, now half full.
-        if self.buckets.len() % 2 == 0 {
+        if self.buckets.len().is_multiple_of(2) {
             self.in_last += self.width;
         }
         let joined = self.buckets.len().div_ceil(2);

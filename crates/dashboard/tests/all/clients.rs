@@ -101,6 +101,29 @@ fn p37_a_hundred_clients_follow_a_run_whatever_twenty_of_them_do() {
 }
 
 #[test]
+fn whoever_comes_later_is_told_to_ask_for_what_was_before() {
+    let site = Site::new();
+    let run = site.run("live", |record| record.status = Status::Training);
+    let lock = run.lock().unwrap();
+    let address = site.address();
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..6)
+            .map(|i| {
+                write_log(&run, i..i + 1, &["loss"], |step, _| step as f64);
+                let client = scope.spawn(move || follow(address, "live"));
+                thread::sleep(Duration::from_millis(350));
+                client
+            })
+            .collect();
+        let mut record = RunRecord::read(&run).unwrap();
+        record.status = Status::Completed;
+        record.write(&run).unwrap();
+        drop(lock);
+        clients.into_iter().for_each(|client| assert_eq!(client.join().unwrap(), (0..6).collect()));
+    });
+}
+
+#[test]
 fn p37_a_client_that_does_not_read_is_dropped_and_holds_nobody_up() {
     let site = Site::with(|options| options.patience = Duration::from_millis(700));
     let run = site.run("wide", |_| {});

@@ -1,0 +1,188 @@
+//! What clients of the dashboard cost a run that serves it: `cargo bench -p tenterhook --bench dashboard [-- SECONDS]`.
+//!
+//! One run trains all the time; windows without clients and with them take turns, so that whatever else the machine does meets both. The
+//! clients are a process of the lowest priority, as if they were elsewhere: 80 follow the run as the page does, 20 never read. In every
+//! third window there is a flood of requests too.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+const CONFIG: &str = r#"
+[run]
+name = "bench"
+
+[model]
+kind = "gpt"
+vocab = 64
+context = 32
+d_model = 32
+n_heads = 2
+n_layers = 2
+d_mlp = 64
+
+[[data.train]]
+kind = "induction"
+examples = 4096
+block = 32
+batch = 8
+
+[train]
+steps = 100000000
+
+[[optimizer]]
+kind = "adamw"
+lr = 1e-3
+
+[[hooks]]
+kind = "activation_stats"
+points = ["blocks.*.hook_resid_post"]
+every = 10
+
+[[hooks]]
+kind = "console_log"
+log_every_n_batches = 1000000
+"#;
+
+/// How long a window is, and the part of it in which clients come or go.
+const WINDOW: Duration = Duration::from_secs(4);
+const SETTLING: Duration = Duration::from_millis(1500);
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    match args.as_slice() {
+        [clients, address, flood] if clients == "clients" => crowd(address, flood == "true"),
+        // `cargo test --benches` only wants to know whether it works.
+        [seconds] => measure(seconds.parse().unwrap()),
+        _ => measure(if std::env::args().any(|arg| arg == "--bench") { 120 } else { 12 }),
+    }
+}
+
+fn measure(seconds: u64) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("run.toml"), CONFIG).unwrap();
+    let mut training = Command::new(env!("CARGO_BIN_EXE_tenterhook"))
+        .args(["train", "run.toml", "--quiet", "--serve", "--port", "0"])
+        .current_dir(dir.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(training.stderr.take().unwrap()).lines();
+    let address = said.find_map(|line| {
+        Some(line.ok()?.split_once("dashboard at http://")?.1.trim_end_matches('/').to_string())
+    });
+    let address = address.unwrap();
+    thread::sleep(SETTLING);
+    // When a window began and ended, and what was in it: nothing, clients, clients and a flood.
+    let mut windows: Vec<(f64, f64, usize)> = Vec::new();
+    for i in 0..(seconds / WINDOW.as_secs()).max(3) as usize {
+        let kind = i % 3;
+        let clients = (kind > 0).then(|| start_clients(&address, kind == 2));
+        thread::sleep(SETTLING);
+        let begun = now();
+        thread::sleep(WINDOW - SETTLING);
+        windows.push((begun, now(), kind));
+        clients.into_iter().for_each(stop);
+    }
+    stop(training);
+    tell(&dir.path().join("runs/bench/metrics.jsonl"), &windows);
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64()
+}
+
+fn stop(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn start_clients(address: &str, flood: bool) -> Child {
+    let this = std::env::current_exe().unwrap();
+    let mut command = Command::new("nice");
+    command.args(["-n", "19"]).arg(this).args(["clients", address, if flood { "true" } else { "false" }]);
+    command.spawn().unwrap()
+}
+
+/// Prints how long steps took in windows of every kind.
+fn tell(log: &Path, windows: &[(f64, f64, usize)]) {
+    let text = fs::read_to_string(log).unwrap();
+    let times: Vec<f64> = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok()?["time"].as_f64())
+        .collect();
+    let steps = |kind: usize| {
+        let within = |time: f64| windows.iter().any(|w| w.2 == kind && (w.0..w.1).contains(&time));
+        let mut steps: Vec<f64> = times
+            .windows(2)
+            .filter(|pair| within(pair[0]) && within(pair[1]) && pair[1] - pair[0] < 1.0)
+            .map(|pair| (pair[1] - pair[0]) * 1e3)
+            .collect();
+        steps.sort_by(f64::total_cmp);
+        steps
+    };
+    let alone = steps(0);
+    let mean = |steps: &[f64]| steps.iter().sum::<f64>() / steps.len() as f64;
+    println!(
+        "without clients: {} steps, median {:.3} ms, mean {:.3} ms",
+        alone.len(),
+        alone[alone.len() / 2],
+        mean(&alone)
+    );
+    for (kind, what) in [(1, "80 clients, 20 stalled"), (2, "the same and a flood")] {
+        let with = steps(kind);
+        let (a, b) = (alone[alone.len() / 2], with[with.len() / 2]);
+        println!(
+            "{what}: {} steps, median {b:.3} ms ({:+.2}%), mean {:.3} ms ({:+.2}%)",
+            with.len(),
+            (b / a - 1.0) * 100.0,
+            mean(&with),
+            (mean(&with) / mean(&alone) - 1.0) * 100.0
+        );
+    }
+}
+
+fn open(address: &str, path: &str, more: &str) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n").as_bytes()).ok()?;
+    Some(stream)
+}
+
+fn get(address: &str, path: &str) -> usize {
+    let mut bytes = Vec::new();
+    let stream = open(address, path, "Connection: close\r\n");
+    stream.map_or(0, |mut stream| stream.read_to_end(&mut bytes).unwrap_or(0))
+}
+
+/// All clients, until the process is killed.
+fn crowd(address: &str, flood: bool) {
+    let events = "/api/runs/bench/events";
+    let series = "/api/runs/bench/series?name=loss&name=time/step&points=1000";
+    let stalled: Vec<_> = (0..20).filter_map(|_| open(address, events, "")).collect();
+    thread::scope(|scope| {
+        for _ in 0..80 {
+            scope.spawn(|| {
+                let Some(stream) = open(address, events, "") else { return };
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    if line == "event: refetch" {
+                        get(address, series);
+                    }
+                }
+            });
+        }
+        for path in ["/api/runs", "/api/runs/bench", series, "/"].into_iter().filter(|_| flood) {
+            scope.spawn(move || {
+                loop {
+                    get(address, path);
+                }
+            });
+        }
+    });
+    drop(stalled);
+}
