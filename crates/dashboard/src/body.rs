@@ -30,8 +30,11 @@ impl Bodies {
 
     /// Data as JSON, when there is room for it.
     pub(crate) fn json(&self, data: &impl Serialize) -> Result<Response, Refusal> {
-        let bytes = serde_json::to_vec(data)
-            .map_err(|error| Refusal::unreadable(format!("the answer cannot be JSON: {error}")))?;
+        self.bytes(to_json(data)?)
+    }
+
+    /// What is JSON already.
+    pub(crate) fn bytes(&self, bytes: Bytes) -> Result<Response, Refusal> {
         let kind = [(CONTENT_TYPE, "application/json")];
         if bytes.len() <= CHUNK {
             return Ok((kind, bytes).into_response());
@@ -44,9 +47,15 @@ impl Bodies {
     }
 }
 
+/// Data as JSON.
+pub(crate) fn to_json(data: &impl Serialize) -> Result<Bytes, Refusal> {
+    let bytes = serde_json::to_vec(data);
+    bytes.map(Bytes::from).map_err(|error| Refusal::unreadable(format!("the answer cannot be JSON: {error}")))
+}
+
 /// An answer that goes out in chunks. They are copies, so that the whole is gone as soon as the last one is taken.
 struct Waiting {
-    bytes: Vec<u8>,
+    bytes: Bytes,
     sent: usize,
     _permit: OwnedSemaphorePermit,
 }

@@ -134,11 +134,11 @@ impl ListEvents {
             }
             let runs = Arc::clone(&runs);
             if let Ok(list) = tokio::task::spawn_blocking(move || runs.list()).await
-                && without_seconds(&list) != sent
+                && without_seconds(&list.value) != sent
             {
-                sent = without_seconds(&list);
+                sent = without_seconds(&list.value);
                 // Nobody may be left to hear it.
-                let _ = self.events.send(Event::new("runs", &list));
+                let _ = self.events.send(Event::new("runs", &list.value));
             }
             tokio::time::sleep(BETWEEN_LISTS).await;
         }

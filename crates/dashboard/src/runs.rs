@@ -3,13 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
 use serde_json::{Value, json};
 use tenterhook_record::run::RunDir;
 
 use crate::account::Account;
+use crate::body::to_json;
 use crate::places::{self, Stamp};
 
 /// How long logs are read for one list. What is left is read for the next one.
@@ -28,8 +30,15 @@ pub(crate) struct Runs {
 #[derive(Default)]
 struct Known {
     entries: HashMap<String, Entry>,
-    list: Value,
+    list: Arc<List>,
     made: Option<Instant>,
+}
+
+/// The list at some moment.
+#[derive(Default)]
+pub(crate) struct List {
+    pub(crate) value: Value,
+    pub(crate) bytes: Bytes,
 }
 
 /// One run as far as it was looked at.
@@ -44,10 +53,10 @@ impl Runs {
     }
 
     /// The newest first; those without a readable record come last.
-    pub(crate) fn list(&self) -> Value {
+    pub(crate) fn list(&self) -> Arc<List> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.made.is_some_and(|made| made.elapsed() < FRESH) {
-            return known.list.clone();
+            return Arc::clone(&known.list);
         }
         self.look(&mut known.entries);
         read_logs(&mut known.entries);
@@ -58,9 +67,11 @@ impl Runs {
         };
         entries.sort_by_cached_key(|entry| std::cmp::Reverse(age(&entry.account)));
         let list: Vec<_> = entries.into_iter().map(|entry| entry.account.brief()).collect();
-        known.list = json!({ "runs": list });
+        let value = json!({ "runs": list });
+        let bytes = to_json(&value).unwrap_or_default();
+        known.list = Arc::new(List { value, bytes });
         known.made = Some(Instant::now());
-        known.list.clone()
+        Arc::clone(&known.list)
     }
 
     /// Looks at which runs there are, and at the records that have changed.

@@ -20,7 +20,7 @@ use serde_json::json;
 use crate::body::Bodies;
 use crate::error::Refusal;
 use crate::events::{ListEvents, Streams};
-use crate::follow::Followers;
+use crate::follow::{Event, Followers};
 use crate::guard::{Guard, guard};
 use crate::runs::Runs;
 use crate::{Options, assets, events};
@@ -100,7 +100,7 @@ async fn about(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
 }
 
 async fn runs(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
-    app.answer(|app| app.bodies.json(&app.runs.list())).await
+    app.answer(|app| app.bodies.bytes(app.runs.list().bytes.clone())).await
 }
 
 async fn list_events(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
@@ -108,7 +108,7 @@ async fn list_events(State(app): State<Arc<App>>) -> Result<Response, Refusal> {
     let receiver = app.list_events.listen();
     let runs = Arc::clone(&app.runs);
     let list = tokio::task::spawn_blocking(move || runs.list()).await;
-    let first = crate::follow::Event::new("runs", &list.unwrap_or_default());
+    let first = Event::new("runs", &list.unwrap_or_default().value);
     tokio::spawn(Arc::clone(&app.list_events).send(Arc::clone(&app.runs)));
     Ok(events::answer(first, receiver, room))
 }

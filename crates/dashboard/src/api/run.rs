@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use serde_json::json;
 
 use super::App;
 use crate::error::Refusal;
@@ -13,13 +12,8 @@ use crate::events;
 pub(super) async fn about(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Response, Refusal> {
     app.answer(move |app| {
         let follower = app.followers.get(&id)?;
-        let told = {
-            let reading = follower.look();
-            let mut told = reading.about_json();
-            told["config"] = json!(reading.about.config);
-            told
-        };
-        app.bodies.json(&told)
+        let told = follower.look().all_about()?;
+        app.bodies.bytes(told)
     })
     .await
 }

@@ -3,6 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::body::Bytes;
+use serde_json::json;
 use tenterhook_record::metrics;
 use tenterhook_record::run::RunDir;
 use tokio::sync::broadcast;
@@ -13,6 +15,8 @@ use super::log::Log;
 use super::news::{Event, Sent};
 use super::series::Series;
 use crate::account::Account;
+use crate::body::to_json;
+use crate::error::Refusal;
 use crate::places;
 
 /// The files are looked at again after this time at the earliest.
@@ -40,6 +44,8 @@ pub(crate) struct Reading {
     pub(crate) about: About,
     pub(crate) histograms: Histograms,
     looked: Option<Instant>,
+    /// Everything about the run as it was told since the last look.
+    told: Option<Bytes>,
     pub(super) sent: Sent,
 }
 
@@ -51,6 +57,7 @@ impl Follower {
             about: About::default(),
             histograms: Histograms::default(),
             looked: None,
+            told: None,
             sent: Sent::default(),
         };
         Self {
@@ -110,9 +117,21 @@ impl Follower {
 }
 
 impl Reading {
+    /// Everything about the run but the points of its series. Made once for all who ask between two looks.
+    pub(crate) fn all_about(&mut self) -> Result<Bytes, Refusal> {
+        if let Some(told) = &self.told {
+            return Ok(told.clone());
+        }
+        let mut told = self.about_json();
+        told["config"] = json!(self.about.config);
+        let told = to_json(&told)?;
+        self.told = Some(told.clone());
+        Ok(told)
+    }
+
     /// Looks at the files once, and reads a piece of the log.
     pub(super) fn advance(&mut self) {
-        self.looked = Some(Instant::now());
+        (self.looked, self.told) = (Some(Instant::now()), None);
         let dir = self.account.dir().clone();
         self.account.refresh();
         self.about.refresh(&dir);
