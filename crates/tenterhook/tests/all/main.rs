@@ -10,11 +10,13 @@ mod broken_configurations;
 mod capture;
 mod capture_budget;
 mod capture_store;
+mod completions_command;
 mod config_command;
 mod damage_campaign;
 mod damaged_checkpoints;
 mod damages;
 mod debugging;
+mod documentation;
 #[cfg(debug_assertions)]
 mod durability;
 mod endings;
