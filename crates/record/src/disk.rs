@@ -197,6 +197,14 @@ pub fn atomic_write(path: &Path, contents: impl FnOnce(&mut dyn Write) -> io::Re
     PendingFile::write(path, contents)?.publish()
 }
 
+/// Replaces a file that is only there to be looked at: readers find the old contents or the new, but a power cut may lose both. Nothing
+/// depends on it, so it does not wait for the disk, and it counts as no operation that a test can make fail.
+pub fn refresh(path: &Path, contents: &[u8]) -> io::Result<()> {
+    let (mut file, temporary) = create_beside(path, |path| File::create_new(path))?;
+    let written = file.write_all(contents).and_then(|()| fs::rename(&temporary, path));
+    written.inspect_err(|_| drop(fs::remove_file(&temporary)))
+}
+
 /// A file written beside its place and moved there when everything else is ready too.
 /// Dropped before that, it leaves nothing behind.
 #[derive(Debug)]

@@ -30,8 +30,10 @@ pub mod checkpoints;
 #[cfg(test)]
 #[cfg(debug_assertions)]
 mod crash;
+pub mod differences;
 pub mod disk;
 pub mod fault;
+pub mod key_path;
 pub mod metrics;
 pub mod name;
 pub mod run;

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
-use tenterhook_hooks::{HookError, MetricsRow, RunStatus};
+use tenterhook_hooks::{Histogram, HookError, MetricsRow, RunStatus};
 use tenterhook_record::disk;
-use tenterhook_record::metrics::{MetricsLog, Row};
+use tenterhook_record::metrics::{Bins, HistogramLog, HistogramRow, MetricsLog, Number, Row};
 use tenterhook_record::name::file_safe;
-use tenterhook_record::run::{Attempt, RunDir, RunLock, RunRecord, Status, config_hash, now};
+use tenterhook_record::run::{
+    Attempt, HookChange, HookRequest, Inbox, RunDir, RunLock, RunRecord, Status, config_hash, now,
+};
 
 use crate::error::TrainError;
 
@@ -49,12 +51,22 @@ pub struct RunFacts {
     pub git: (String, Option<bool>),
 }
 
+/// How long the logs of a run are, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LogEnds {
+    pub(crate) metrics: u64,
+    pub(crate) histograms: u64,
+}
+
 /// A run's directory, locked by this process, with its record and its log of metrics.
 pub struct Run {
     dir: RunDir,
     _lock: RunLock,
     record: RunRecord,
     metrics: MetricsLog,
+    /// Only where there are histograms.
+    histograms: Option<HistogramLog>,
+    inbox: Inbox,
     /// What the record will say once a checkpoint has been restored.
     resuming: Option<RunFacts>,
 }
@@ -84,8 +96,7 @@ impl Run {
         step: u64,
     ) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).unwrap_or_else(|_| RunRecord::new(dir.id()));
-        let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
-        let mut run = Self { dir, _lock: lock, record, metrics, resuming: None };
+        let mut run = Self::open(dir, lock, record, None)?;
         run.begin_attempt(facts, checkpoint, step)?;
         Ok(run)
     }
@@ -94,8 +105,28 @@ impl Run {
     /// no trace.
     pub fn resume(dir: RunDir, lock: RunLock, facts: &RunFacts) -> Result<Self, TrainError> {
         let record = RunRecord::read(&dir).map_err(record_error)?;
+        Self::open(dir, lock, record, Some(facts.clone()))
+    }
+
+    fn open(
+        dir: RunDir,
+        lock: RunLock,
+        record: RunRecord,
+        resuming: Option<RunFacts>,
+    ) -> Result<Self, TrainError> {
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
-        Ok(Self { dir, _lock: lock, record, metrics, resuming: Some(facts.clone()) })
+        let histograms = dir.histograms_path();
+        let histograms = histograms.exists().then(|| HistogramLog::open(&histograms, None));
+        let histograms = histograms.transpose().map_err(record_error)?;
+        let mut inbox = Inbox::of(&dir);
+        // What was asked of a process that is gone is nobody's wish any more.
+        for (id, _) in inbox.look().map_err(record_error)? {
+            tracing::warn!(
+                "the request control/{id}.json came too late for the process it was for: it is left out"
+            );
+            inbox.done(&id).map_err(record_error)?;
+        }
+        Ok(Self { dir, _lock: lock, record, metrics, histograms, inbox, resuming })
     }
 
     /// A checkpoint has been restored: this is another attempt.
@@ -184,23 +215,83 @@ impl Run {
             "step" | "epoch" | "time" => format!("metric/{name}"),
             _ => name.clone(),
         };
-        let values = row.values.iter().map(|(key, value)| (name(key), *value)).collect();
-        let row = Row { step: row.step, epoch: row.epoch, time, values };
-        self.metrics.append(&row).map_err(record_error)
+        let values: BTreeMap<String, f64> =
+            row.values.iter().map(|(key, value)| (name(key), *value)).collect();
+        if !values.is_empty() {
+            let row = Row { step: row.step, epoch: row.epoch, time, values };
+            self.metrics.append(&row).map_err(record_error)?;
+        }
+        self.log_histograms(row, time)
     }
 
-    pub(crate) fn metrics_bytes(&self) -> u64 {
-        self.metrics.position()
+    fn log_histograms(&mut self, row: &MetricsRow, time: f64) -> Result<(), TrainError> {
+        // A histogram without bins is one of nothing.
+        let filled = row.histograms.iter().filter(|(_, histogram)| !histogram.counts.is_empty());
+        let bins = |histogram: &Histogram| Bins {
+            low: Number(histogram.low),
+            high: Number(histogram.high),
+            counts: histogram.counts.clone(),
+        };
+        let histograms: BTreeMap<String, Bins> =
+            filled.map(|(name, histogram)| (name.clone(), bins(histogram))).collect();
+        if histograms.is_empty() {
+            return Ok(());
+        }
+        let log = match &mut self.histograms {
+            Some(log) => log,
+            none => none.insert(HistogramLog::open(&self.dir.histograms_path(), None).map_err(record_error)?),
+        };
+        let row = HistogramRow { step: row.step, epoch: row.epoch, time: Number(time), histograms };
+        log.append(&row).map_err(record_error)
+    }
+
+    pub(crate) fn log_ends(&self) -> LogEnds {
+        let histograms = self.histograms.as_ref().map_or(0, HistogramLog::position);
+        LogEnds { metrics: self.metrics.position(), histograms }
     }
 
     pub(crate) fn sync(&mut self) -> Result<(), TrainError> {
-        self.metrics.sync().map_err(record_error)
+        self.metrics.sync().map_err(record_error)?;
+        self.histograms.as_ref().map_or(Ok(()), HistogramLog::sync).map_err(record_error)
     }
 
     /// Drops what was logged after a checkpoint.
-    pub(crate) fn cut_metrics(&mut self, bytes: u64) -> Result<(), TrainError> {
-        self.metrics = MetricsLog::open(&self.dir.metrics_path(), Some(bytes)).map_err(record_error)?;
+    pub(crate) fn cut_logs(&mut self, ends: LogEnds) -> Result<(), TrainError> {
+        self.metrics =
+            MetricsLog::open(&self.dir.metrics_path(), Some(ends.metrics)).map_err(record_error)?;
+        if self.histograms.is_some() || ends.histograms > 0 {
+            let log = HistogramLog::open(&self.dir.histograms_path(), Some(ends.histograms));
+            self.histograms = Some(log.map_err(record_error)?);
+        }
         Ok(())
+    }
+
+    /// What somebody outside asks for. A directory that cannot be looked at asks for nothing.
+    pub(crate) fn requests(&mut self) -> Vec<(String, Result<HookRequest, String>)> {
+        self.inbox.look().unwrap_or_default()
+    }
+
+    pub(crate) fn request_done(&mut self, id: &str) {
+        if let Err(error) = self.inbox.done(id) {
+            tracing::warn!("the request control/{id}.json cannot be removed: {error}");
+        }
+    }
+
+    /// Writes down that a hook was switched on or off, or why not, unless it stands there already.
+    pub(crate) fn note_change(&mut self, change: HookChange) -> Result<(), TrainError> {
+        let same = |known: &HookChange| known.step == change.step && known.request == change.request;
+        if self.record.hook_changes.iter().any(same) {
+            return Ok(());
+        }
+        self.record.hook_changes.push(change);
+        self.write()
+    }
+
+    /// Writes what hooks did so far, for those who look on. It is there for no other reason, so a failure is only told.
+    pub(crate) fn show_receipts(&self, receipts: &Value) {
+        if let Err(error) = disk::refresh(&self.dir.receipts_path(), format!("{receipts:#}\n").as_bytes()) {
+            tracing::debug!("the receipts cannot be shown: {error}");
+        }
     }
 
     pub(crate) fn note_errors(&mut self, errors: &[HookError], step: u64) {

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+
 use super::{MetricsError, Row};
 use crate::disk::{self, DiskFile};
 
@@ -50,6 +52,10 @@ impl MetricsLog {
     /// Adds a line. After an error the log is as it was.
     pub fn append(&mut self, row: &Row) -> Result<(), MetricsError> {
         row.check_names()?;
+        self.append_line(row)
+    }
+
+    pub(super) fn append_line(&mut self, row: &impl Serialize) -> Result<(), MetricsError> {
         let io = MetricsError::io;
         let mut line = serde_json::to_vec(row)
             .map_err(|error| io("write", &self.path)(io::Error::new(io::ErrorKind::InvalidData, error)))?;

@@ -20,12 +20,16 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+mod digest;
+mod histograms;
 mod log;
 mod read;
 mod row;
 
+pub use digest::{Digest, Score};
+pub use histograms::{Bins, HistogramLog, HistogramRow, for_each_histograms};
 pub use log::MetricsLog;
-pub use read::{News, Tail, read};
+pub use read::{News, Tail, for_each, read};
 pub use row::{Number, Row};
 
 /// Metrics that could not be written or read.

@@ -5,6 +5,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
+
 use super::{MetricsError, Row};
 
 /// The longest line that is read.
@@ -12,30 +14,36 @@ const LONGEST: u64 = 16 << 20;
 
 /// Reads all rows. A last line that was not finished is left out; any other line that cannot be read is an error.
 pub fn read(path: &Path) -> Result<Vec<Row>, MetricsError> {
-    let mut lines = Lines::open(path, 0, 0).map_err(MetricsError::io("read", path))?;
     let mut rows = Vec::new();
-    while let Some(line) = lines.next()? {
-        rows.push(lines.parse(&line)?);
-    }
+    for_each(path, |row| rows.push(row))?;
     Ok(rows)
 }
 
+/// The same without keeping them: a log may be larger than memory.
+pub fn for_each(path: &Path, mut each: impl FnMut(Row)) -> Result<(), MetricsError> {
+    let mut lines = Lines::open(path, 0, 0).map_err(MetricsError::io("read", path))?;
+    while let Some(line) = lines.next()? {
+        each(lines.parse(&line)?);
+    }
+    Ok(())
+}
+
 /// The whole lines of a file, from a place on.
-struct Lines<'a> {
+pub(super) struct Lines<'a> {
     path: &'a Path,
     reader: BufReader<File>,
     number: usize,
 }
 
 impl<'a> Lines<'a> {
-    fn open(path: &'a Path, from: u64, lines_before: usize) -> io::Result<Self> {
+    pub(super) fn open(path: &'a Path, from: u64, lines_before: usize) -> io::Result<Self> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::Start(from))?;
         Ok(Self { path, reader: BufReader::new(file), number: lines_before })
     }
 
     /// The next line with its end, or none where there is no whole one.
-    fn next(&mut self) -> Result<Option<Vec<u8>>, MetricsError> {
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, MetricsError> {
         let mut line = Vec::new();
         (&mut self.reader)
             .take(LONGEST)
@@ -49,7 +57,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn parse(&self, line: &[u8]) -> Result<Row, MetricsError> {
+    pub(super) fn parse<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, MetricsError> {
         serde_json::from_slice(line).map_err(|error| self.bad(error.to_string()))
     }
 

@@ -9,15 +9,19 @@ use uuid::Uuid;
 use crate::disk;
 use crate::name::{NameError, check_run_name};
 
+mod control;
 mod find;
 mod git;
 mod lock;
 mod record;
+mod summary;
 
+pub use control::{HookChange, HookRequest, Inbox, ask};
 pub use find::{Listed, find, list};
 pub use git::git_state;
 pub use lock::{Holder, RunLock};
 pub use record::{Attempt, RunRecord, Status, config_hash, host, now};
+pub use summary::Summary;
 
 /// The directory of one run. Nothing but its name is fixed when it is made; what is in it comes and goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +92,17 @@ impl RunDir {
         self.path.join("metrics.jsonl")
     }
 
-    /// What every hook did, written when the run ends.
+    /// The histograms, see [`crate::metrics::HistogramLog`]. Only a run that records some has it.
+    pub fn histograms_path(&self) -> PathBuf {
+        self.path.join("histograms.jsonl")
+    }
+
+    /// The directory of requests to the process that trains the run, see [`ask`].
+    pub fn control(&self) -> PathBuf {
+        self.path.join("control")
+    }
+
+    /// What every hook did: about once a second while the run goes on, and when it ends.
     pub fn receipts_path(&self) -> PathBuf {
         self.path.join("receipts.json")
     }
@@ -123,12 +137,12 @@ impl RunDir {
     }
 
     /// Takes the run's lock, which at most one process has. It is free again when the guard is dropped or the process
-    /// ends, however that happens. What a killed process left half-written in the run's directory and among its
-    /// checkpoints is removed.
+    /// ends, however that happens. What a killed process left half-written in the run's directory, among its
+    /// checkpoints and among the requests to it is removed.
     pub fn lock(&self) -> Result<RunLock, RunError> {
         self.refuse_links(&self.path)?;
         let lock = RunLock::take(&self.lock_path())?;
-        for dir in [self.path.clone(), self.checkpoints()] {
+        for dir in [self.path.clone(), self.checkpoints(), self.control()] {
             for leftover in disk::sweep(&dir).map_err(RunError::io("sweep", &dir))? {
                 tracing::info!("removed what was left half-written: {}", leftover.display());
             }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use super::{RunDir, RunError};
+use super::{HookChange, RunDir, RunError};
 use crate::disk;
 
 /// The largest record that is read.
@@ -81,6 +81,8 @@ pub struct RunRecord {
     pub threads: usize,
     /// All hooks, in order.
     pub hooks: Vec<Value>,
+    /// Hooks that were switched on or off from outside while the run went on.
+    pub hook_changes: Vec<HookChange>,
     /// Fingerprints of the data.
     pub data: Value,
     /// What went wrong.

@@ -4,7 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use candle_core::Device;
-use serde_json::Value;
 use tenterhook_hooks::HookRegistry;
 use tenterhook_record::checkpoints::{self, CheckpointRef};
 use tenterhook_record::disk;
@@ -137,14 +136,16 @@ impl Start<'_> {
         Ok(begun(assembled.trainer.with_run(run), None, Vec::new()))
     }
 
-    /// A new run that does again what another one did, which read this data: from scratch, or from the checkpoint where that one began.
-    pub fn repeat(&self, data: &Value, origin: Option<&Origin>) -> Result<Begun, BeginError> {
+    /// A new run that does again what another one did: from scratch, or from the checkpoint where that one began.
+    /// Hooks that were switched on or off from outside are so again, at the same steps.
+    pub fn repeat(&self, record: &RunRecord, origin: Option<&Origin>) -> Result<Begun, BeginError> {
         let mut assembled = self.plan.assemble(self.registry, self.device)?;
-        let changed = differences(data, &assembled.data);
+        let changed = differences(&record.data, &assembled.data);
         if !changed.is_empty() {
             let keys = changed.iter().map(|change| format!("\n  {}", change.key)).collect::<String>();
             return Err(BeginError::Nothing(format!("the data is not what the run was trained on:{keys}")));
         }
+        assembled.trainer.repeat_changes(&record.hook_changes);
         match origin {
             None => self.begin_anew(assembled),
             Some(origin) => {

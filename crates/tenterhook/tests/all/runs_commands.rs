@@ -46,7 +46,7 @@ fn runs_are_listed_with_what_became_of_them() {
     assert_eq!(status(), "training");
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(status(), "killed");
+    assert_eq!(status(), "interrupted", "a run that was killed does not train for ever");
     fs::create_dir_all(lab.run_dir("broken")).unwrap();
     fs::write(lab.run_dir("broken/run.json"), "{").unwrap();
     fs::create_dir_all(lab.run_dir("damaged")).unwrap();
@@ -73,7 +73,11 @@ fn runs_are_listed_with_what_became_of_them() {
     let ran = lab.ok(&["runs", "list"]);
     let line = |id: &str| ran.stdout.lines().find(|line| line.starts_with(id)).unwrap().to_string();
     assert!(line("tiny").contains("completed") && line("tiny").contains("(best)"), "{}", ran.stdout);
-    assert!(line("endless").contains("killed") && line("broken").contains("unreadable"), "{}", ran.stdout);
+    assert!(
+        line("endless").contains("interrupted (killed)") && line("broken").contains("unreadable"),
+        "{}",
+        ran.stdout
+    );
     assert!(
         ran.stderr.contains("WARNING: broken: ") && ran.stderr.contains("WARNING: damaged: "),
         "{}",

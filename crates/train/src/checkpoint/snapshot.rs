@@ -12,6 +12,7 @@ use tenterhook_record::checkpoints::{CheckpointError, CheckpointWriter, Manifest
 
 use super::{HOOKS, MODEL, OPTIMIZER, STATE, STATE_FORMAT};
 use crate::progress::Progress;
+use crate::run::LogEnds;
 
 /// In the manifest of a checkpoint that is there only until the next one is.
 const INTERIM: &str = "interim";
@@ -52,7 +53,10 @@ pub(crate) struct State {
     /// Per optimizer, what it keeps that is not a tensor.
     pub(crate) optimizers: Vec<Value>,
     /// How much of the metrics log belongs to this moment.
-    pub(crate) metrics_bytes: Option<u64>,
+    metrics_bytes: Option<u64>,
+    /// How much of the log of histograms does.
+    #[serde(default)]
+    histograms_bytes: u64,
     /// The hooks; their tensors are in a file of their own.
     pub(crate) hooks: Vec<SavedHook>,
 }
@@ -60,7 +64,28 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn new(run_id: &str, seed: u64, progress: Progress, optimizers: Vec<Value>) -> Self {
         let run_id = run_id.to_string();
-        Self { format: STATE_FORMAT, run_id, seed, progress, optimizers, metrics_bytes: None, hooks: vec![] }
+        Self {
+            format: STATE_FORMAT,
+            run_id,
+            seed,
+            progress,
+            optimizers,
+            metrics_bytes: None,
+            histograms_bytes: 0,
+            hooks: vec![],
+        }
+    }
+
+    /// The same of a run that has logs.
+    pub(crate) fn with_logs(mut self, logs: Option<LogEnds>) -> Self {
+        self.metrics_bytes = logs.map(|logs| logs.metrics);
+        self.histograms_bytes = logs.map_or(0, |logs| logs.histograms);
+        self
+    }
+
+    /// How much of the logs belongs to this moment, if the run has any.
+    pub(crate) fn log_ends(&self) -> Option<LogEnds> {
+        self.metrics_bytes.map(|metrics| LogEnds { metrics, histograms: self.histograms_bytes })
     }
 }
 

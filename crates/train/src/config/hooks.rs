@@ -1,8 +1,5 @@
 //! The hooks of a configuration, checked against the kinds there are.
 
-use std::collections::BTreeSet;
-
-use serde_json::Value;
 use tenterhook_hooks::{AttachError, HookRegistry, OptionInfo};
 
 use super::path;
@@ -61,21 +58,4 @@ fn note(hook: &Section, options: &[OptionInfo], message: &str, problems: &mut Pr
     } else {
         problems.add(hook.path.clone(), message);
     }
-}
-
-/// The ids that hooks get: their own, or the kind, kind-2, kind-3, as far as these are free.
-pub(super) fn ids(hooks: &[&Value]) -> Vec<String> {
-    let text = |hook: &Value, key: &str| hook[key].as_str().map(str::to_string);
-    let mut taken: BTreeSet<String> = hooks.iter().filter_map(|hook| text(hook, "id")).collect();
-    let name = |hook: &&Value| {
-        if let Some(id) = text(hook, "id") {
-            return id;
-        }
-        let kind = text(hook, "kind").unwrap_or_default();
-        let names = std::iter::once(kind.clone()).chain((2..).map(|number| format!("{kind}-{number}")));
-        let free = names.into_iter().find(|name| !taken.contains(name)).unwrap_or(kind);
-        taken.insert(free.clone());
-        free
-    };
-    hooks.iter().map(name).collect()
 }

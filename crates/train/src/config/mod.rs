@@ -3,14 +3,12 @@
 //! [`Document`] reads a file and knows the line of every key. [`RunConfig`] is the configuration of a run; the sections that belong to
 //! models, data, optimizers and schedules are kept as [`Section`]s and read by those who own them.
 
-mod differences;
 mod document;
 mod forms;
 mod hooks;
 mod hooks_config;
 mod json;
 mod overrides;
-mod path;
 mod problems;
 mod resume;
 mod run;
@@ -22,7 +20,6 @@ mod toml;
 mod train;
 mod write;
 
-pub use differences::{Difference, differences};
 pub use document::{Document, Format};
 pub use forms::{FastDevRun, TimeLimit, ValidateEvery};
 pub use hooks::check_hooks;
@@ -36,6 +33,9 @@ pub use section::{check_section, read_section, schema_of};
 pub use train::{OnCheckpointFailure, OnNonFinite, TrainSection};
 pub(crate) use write::redacted;
 pub use write::toml_value;
+
+pub use tenterhook_record::differences::{Difference, differences};
+use tenterhook_record::key_path as path;
 
 /// A configuration that runs as it is: every key with its default, and what it is for.
 pub const DEFAULT_TOML: &str = include_str!("default.toml");

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::differences::{Difference, HOOK_ORDER, differences_with};
 use super::path;
+use tenterhook_record::differences::{Difference, HOOK_ORDER, differences_with};
 
 /// These change neither the weights nor the data.
 const FREE: [&str; 9] = [

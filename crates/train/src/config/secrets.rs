@@ -32,7 +32,7 @@ impl Document {
             return Err(problems);
         }
         let is_kept = |hook: &&Value| secret(hook).is_empty();
-        let ids = super::hooks::ids(&hooks.iter().collect::<Vec<_>>());
+        let ids = tenterhook_record::differences::hook_ids(&hooks.iter().collect::<Vec<_>>());
         let left_out: Vec<String> =
             ids.into_iter().zip(hooks).filter(|(_, hook)| !is_kept(hook)).map(|(id, _)| id).collect();
         if !left_out.is_empty() {

@@ -9,6 +9,7 @@ use tenterhook_hooks::{HookManager, ParamInfo, PassSetup, TrainState};
 use tenterhook_nn::GradBuffers;
 
 use super::Trainer;
+use super::control::Outside;
 use crate::config::{OnCheckpointFailure, OnNonFinite, TrainSection, ValidateEvery};
 use crate::data::{Loader, Mixture};
 use crate::error::TrainError;
@@ -214,7 +215,8 @@ impl Trainer {
             saver: None,
             before_validation: None,
             resumed_from: None,
-            metrics_to_keep: None,
+            logs_to_keep: None,
+            outside: Outside::default(),
             leaving: false,
         };
         trainer.state.optimizers = trainer.describe_optimizers();

@@ -2,6 +2,7 @@
 
 mod build;
 mod captures;
+mod control;
 mod manage;
 mod non_finite;
 mod place;
@@ -32,9 +33,10 @@ use crate::interrupt::Interrupt;
 use crate::model::TrainModel;
 use crate::optim::Optimizer;
 use crate::progress::{Progress, Stage, Stop, Waiting};
-use crate::run::Run;
+use crate::run::{LogEnds, Run};
 use crate::schedule::Schedule;
 use crate::watchdog::{Phase, Watchdog, Whereabouts};
+use control::Outside;
 use place::{Moment, Written};
 
 /// Trains a model, and tells hooks everything that happens.
@@ -67,8 +69,9 @@ pub struct Trainer {
     /// How things stood before a validation began: what is saved when it is cut short.
     before_validation: Option<Moment>,
     resumed_from: Option<(std::path::PathBuf, String)>,
-    /// How much of the metrics log belongs to the checkpoint that was restored.
-    metrics_to_keep: Option<u64>,
+    /// How much of the logs belongs to the checkpoint that was restored.
+    logs_to_keep: Option<LogEnds>,
+    outside: Outside,
     /// Whether the run is doing its last save.
     leaving: bool,
 }
@@ -122,6 +125,7 @@ impl Trainer {
     }
 
     fn start(&mut self) -> Result<(), TrainError> {
+        self.start_share();
         self.state.status = RunStatus::Training;
         if self.resumed_from.is_none() {
             self.begin_events();
@@ -149,12 +153,14 @@ impl Trainer {
     }
 
     fn next_step(&mut self) -> Result<(), TrainError> {
+        self.heed_requests()?;
         // All but the metrics, of which there may be many and which no step changes before it is logged.
         let metrics = std::mem::take(&mut self.progress.metrics);
         let before = self.progress.clone();
         self.progress.metrics = metrics;
         let batches = self.load_batches()?;
         self.take_step(&batches, before)?;
+        self.show_receipts();
         let epoch_over = self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();
         let due = self.validation_is_due(epoch_over);
         self.go_to(if epoch_over { Stage::EpochEnd } else { Stage::Step }, due);

@@ -14,6 +14,7 @@ use crate::checkpoint::{Saver, Snapshot, State, Weights, is_interim};
 use crate::config::OnCheckpointFailure;
 use crate::error::TrainError;
 use crate::progress::{Place, Progress, Stage};
+use crate::run::LogEnds;
 use crate::watchdog::Phase;
 
 /// What came of the checkpoints of one place.
@@ -38,7 +39,7 @@ impl Written {
 pub(super) struct Moment {
     progress: Progress,
     hooks: Vec<SavedHook>,
-    metrics_bytes: Option<u64>,
+    logs: Option<LogEnds>,
 }
 
 impl Trainer {
@@ -156,8 +157,8 @@ impl Trainer {
         let published = self.events.metrics().into_iter().filter(|(name, _)| !name.starts_with("time/"));
         let published = published.map(|(name, value)| (name, Number(value))).collect();
         let progress = Progress { clock: self.events.clock(), published, ..self.progress.clone() };
-        let metrics_bytes = self.run.as_ref().map(|run| run.metrics_bytes());
-        Ok(Moment { progress, hooks, metrics_bytes })
+        let logs = self.run.as_ref().map(|run| run.log_ends());
+        Ok(Moment { progress, hooks, logs })
     }
 
     pub(super) fn snapshot(&self) -> Result<Snapshot, TrainError> {
@@ -183,9 +184,9 @@ impl Trainer {
             optimizer.extend(one.state_tensors()?);
         }
         let optimizers = self.optimizers.iter().map(|one| one.state_json()).collect();
-        let Moment { progress, hooks, metrics_bytes } = moment;
+        let Moment { progress, hooks, logs } = moment;
         let state = State::new(&self.state.run_id, self.settings.seed, progress, optimizers);
-        let state = State { metrics_bytes, ..state };
+        let state = state.with_logs(logs);
         Ok(Snapshot { weights, beside, optimizer, hooks, state })
     }
 

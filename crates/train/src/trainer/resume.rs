@@ -28,12 +28,13 @@ impl Trainer {
 
     /// Brings the record to where the checkpoint was.
     fn take_up_record(&mut self) -> Result<(), TrainError> {
-        if let (Some(run), Some(bytes)) = (&mut self.run, self.metrics_to_keep) {
-            run.cut_metrics(bytes)?;
+        if let (Some(run), Some(ends)) = (&mut self.run, self.logs_to_keep) {
+            run.cut_logs(ends)?;
         }
         if let (Some(run), Some((_, checkpoint))) = (&mut self.run, &self.resumed_from) {
             run.note_resumed(checkpoint, self.progress.step)?;
         }
+        self.repeat_own_changes();
         self.finish_place()
     }
 
@@ -41,6 +42,7 @@ impl Trainer {
         let loaded = checkpoint::read(checkpoint, self.model.params(), &self.device)?;
         let unfit = |problem: String| TrainError::Unfit { path: checkpoint.display().to_string(), problem };
         let state = loaded.state;
+        let logs_to_keep = state.log_ends();
         let groups: Vec<usize> = self.optimizers.iter().map(|optimizer| optimizer.groups().len()).collect();
         if let Some(problem) = state.progress.problem(&groups) {
             return Err(unfit(problem));
@@ -73,8 +75,8 @@ impl Trainer {
             }
             self.hooks.load_hook(saved).map_err(|error| unfit(format!("hook `{id}`: {error}")))?;
         }
+        self.logs_to_keep = logs_to_keep;
         self.progress = state.progress;
-        self.metrics_to_keep = state.metrics_bytes;
         self.restore_events();
         self.state.metrics =
             self.progress.metrics.iter().map(|(name, value)| (name.clone(), value.0)).collect();

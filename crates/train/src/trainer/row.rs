@@ -109,7 +109,7 @@ impl Trainer {
 
     /// What a hook did, and what it has found out where it is of a kind that gathers.
     fn receipt(&self, hook: &HookInfo) -> Value {
-        let mut receipt = serde_json::to_value(hook).unwrap_or_default();
+        let mut receipt = self.with_share(hook);
         let gathered = match hook.kind.as_str() {
             Debug::KIND => ("findings", self.hooks.findings(&hook.id).map(|found| json!(found))),
             GradientFlow::KIND => ("layers", self.hooks.gradient_flow(&hook.id).map(|flow| json!(flow))),

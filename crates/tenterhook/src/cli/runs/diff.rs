@@ -2,10 +2,9 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use tenterhook_record::run::RunDir;
+use tenterhook_record::run::{RunDir, Summary};
 use tenterhook_train::config::{Difference, Document, differences};
 
-use super::summary::Summary;
 use super::{Common, commit_in_words};
 use crate::cli::Outcome;
 use crate::cli::error::CliError;

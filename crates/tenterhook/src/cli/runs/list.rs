@@ -2,19 +2,17 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use tenterhook_record::run::{self, Listed, RunDir};
+use tenterhook_record::metrics::Score;
+use tenterhook_record::run::{self, Listed, RunDir, Summary};
 
-use super::summary::{Score, Summary, shown};
-use super::{Common, short};
+use super::{Common, short, shown};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, printable};
 use crate::cli::{Outcome, runs::commit_in_words};
 
 /// List the runs, the newest first.
 #[derive(Args)]
-#[command(
-    after_help = "Example: tenterhook runs list --json | jq -r '.[] | select(.status == \"killed\") | .id'"
-)]
+#[command(after_help = "Example: tenterhook runs list --json | jq -r '.[] | select(.killed) | .id'")]
 pub(super) struct ListArgs {
     #[command(flatten)]
     common: Common,
@@ -69,6 +67,7 @@ fn as_json((listed, summary): &(Listed, Result<Summary, String>)) -> Value {
         "dir": listed.path,
         "parent": record.parent,
         "status": summary.status(),
+        "killed": summary.killed,
         "degraded": record.degraded,
         "started": record.started,
         "finished": record.finished,
@@ -98,7 +97,7 @@ fn row((listed, summary): &(Listed, Result<Summary, String>)) -> Vec<String> {
     };
     let cells = vec![
         id,
-        format!("{}{degraded}", summary.status()),
+        format!("{}{degraded}", summary.status_in_words()),
         printable(&when(&record.started)),
         output::duration(summary.seconds()),
         summary.steps().to_string(),

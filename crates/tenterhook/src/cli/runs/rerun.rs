@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::Args;
 use serde_json::json;
 use tenterhook_hooks::HookRegistry;
-use tenterhook_record::metrics::{self, Number};
+use tenterhook_record::metrics::{self, Number, Row};
 use tenterhook_record::name::check_run_name;
 use tenterhook_record::run::{RunDir, RunRecord};
 use tenterhook_train::config::Document;
@@ -69,12 +69,11 @@ pub(super) fn run(args: &RerunArgs, registry: &HookRegistry) -> Result<Outcome, 
     set_up_process(&plan);
     let (given, parent) = (std::env::args().collect(), Some(id.to_string()));
     let start = Start { plan: &plan, registry, device: &device, args: given, parent };
-    let begun = start.repeat(&summary.record.data, origin.as_ref())?;
+    let begun = start.repeat(&summary.record, origin.as_ref())?;
     let ended = carry_out(begun, args.quiet, args.common.json)?;
 
     let again = RunDir::open(&ended.begun.run_dir)?;
-    let rows = metrics::read(&again.metrics_path()).map_err(|error| CliError::failed(error.to_string()))?;
-    let comparison = compare(&summary.rows, &rows);
+    let comparison = compare(&rows_of(&dir)?, &rows_of(&again)?);
     if args.common.json {
         let mut told = ended.to_json();
         told["parent"] = json!(id);
@@ -84,6 +83,15 @@ pub(super) fn run(args: &RerunArgs, registry: &HookRegistry) -> Result<Outcome, 
         ended.tell(&resume_command(&again));
     }
     conclude(id, &ended, &comparison, &doubts, args.common.json)
+}
+
+/// The metrics of a run, which may have been killed before its first.
+fn rows_of(dir: &RunDir) -> Result<Vec<Row>, CliError> {
+    let path = dir.metrics_path();
+    if !path.exists() {
+        return Ok(Vec::new());
+    }
+    metrics::read(&path).map_err(|error| CliError::failed(error.to_string()))
 }
 
 fn check_place(runs: &Path, name: Option<&str>) -> Result<(), CliError> {

@@ -3,12 +3,12 @@
 use clap::Args;
 use serde_json::{Value, json};
 use tenterhook_record::checkpoints;
-use tenterhook_record::run::{Attempt, RunDir};
+use tenterhook_record::run::{Attempt, RunDir, Status, Summary};
 use tenterhook_train::config::Document;
 
+use super::hooks;
 use super::list::when;
-use super::summary::{Summary, shown};
-use super::{Common, commit_in_words, short};
+use super::{Common, commit_in_words, short, shown};
 use crate::cli::Outcome;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, printable, shell_words};
@@ -35,6 +35,10 @@ pub(super) fn run(args: &ShowArgs) -> Result<Outcome, CliError> {
     let can_go_on = can_go_on(&summary, &checkpoints);
     part("attempts", attempts(&summary.record.attempts));
     part("hooks, in the order in which they run", hooks_table(&hooks));
+    if !summary.record.hook_changes.is_empty() {
+        let changes: Vec<String> = summary.record.hook_changes.iter().map(hooks::in_words).collect();
+        part("hooks that were switched", changes.join("\n"));
+    }
     part("last metrics", metrics(&summary));
     let rows: Vec<Vec<String>> = checkpoints.iter().map(|found| found.row()).collect();
     part("checkpoints", table(&["name", "step", "state"], &rows));
@@ -57,6 +61,7 @@ fn as_json(
 ) -> Result<Outcome, CliError> {
     let mut told = json!(summary.record);
     told["status"] = json!(summary.status());
+    told["killed"] = json!(summary.killed);
     told["dir"] = json!(dir.path());
     told["seconds"] = json!(summary.seconds());
     told["steps"] = json!(summary.steps());
@@ -71,7 +76,7 @@ fn as_json(
 
 /// Whether it ended before its time, and has a checkpoint to go on from.
 fn can_go_on(summary: &Summary, checkpoints: &[Checkpoint]) -> bool {
-    let ended_early = matches!(summary.status(), "killed" | "interrupted" | "error");
+    let ended_early = matches!(summary.status(), Status::Interrupted | Status::Error);
     ended_early && checkpoints.iter().any(|checkpoint| checkpoint.problem.is_none())
 }
 
@@ -81,7 +86,7 @@ fn overview(dir: &RunDir, summary: &Summary) -> String {
     let versions: Vec<String> =
         record.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     let lines = [
-        ("status", Some(format!("{}{degraded}", summary.status()))),
+        ("status", Some(format!("{}{degraded}", summary.status_in_words()))),
         ("reason", record.reason.clone()),
         ("parent", record.parent.clone()),
         (
@@ -120,7 +125,7 @@ fn attempts(attempts: &[Attempt]) -> String {
 }
 
 /// The hooks of the record, each with its receipt when the run wrote them.
-fn hooks_of(dir: &RunDir, summary: &Summary) -> Vec<Value> {
+pub(super) fn hooks_of(dir: &RunDir, summary: &Summary) -> Vec<Value> {
     let receipts: Vec<Value> = std::fs::read(dir.receipts_path())
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
@@ -136,7 +141,7 @@ fn hooks_of(dir: &RunDir, summary: &Summary) -> Vec<Value> {
     summary.record.hooks.iter().map(with_receipt).collect()
 }
 
-fn hooks_table(hooks: &[Value]) -> String {
+pub(super) fn hooks_table(hooks: &[Value]) -> String {
     let row = |hook: &Value| {
         let text = |key: &str| printable(hook[key].as_str().unwrap_or("?"));
         let points = match hook["matched"].as_array().map(Vec::as_slice) {
@@ -148,7 +153,9 @@ fn hooks_table(hooks: &[Value]) -> String {
         };
         let receipt = &hook["receipt"];
         let is = |value: &Value, key: &str| value[key] == true;
-        let state = match (is(receipt, "quarantined"), is(hook, "enabled")) {
+        // The record has what it was when the run started.
+        let latest = if receipt.is_object() { receipt } else { hook };
+        let state = match (is(receipt, "quarantined"), is(latest, "enabled")) {
             (true, _) => "quarantined",
             (false, true) => "on",
             (false, false) => "off",
@@ -166,10 +173,11 @@ fn hooks_table(hooks: &[Value]) -> String {
             count("edits"),
             count("errors"),
             time,
+            receipt["share"].as_f64().map_or("-".to_string(), |share| format!("{:.2}%", share * 100.0)),
         ]
     };
     let rows: Vec<Vec<String>> = hooks.iter().map(row).collect();
-    table(&["id", "kind", "is", "points", "events", "fired", "edits", "errors", "ms"], &rows)
+    table(&["id", "kind", "is", "points", "events", "fired", "edits", "errors", "ms", "share"], &rows)
 }
 
 fn metrics(summary: &Summary) -> String {

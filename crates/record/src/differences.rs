@@ -1,15 +1,14 @@
-//! What differs between two configurations.
+//! What differs between two configurations, or other trees of values.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::hooks::ids;
-use super::path;
+use crate::key_path as path;
 
 /// The key of the order in which hooks run.
-pub(super) const HOOK_ORDER: &str = "hooks";
+pub const HOOK_ORDER: &str = "hooks";
 
 /// A key whose value is another, or that only one of two has.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,7 +26,7 @@ pub struct Difference {
 ///
 /// ```
 /// use serde_json::json;
-/// use tenterhook_train::config::differences;
+/// use tenterhook_record::differences::differences;
 ///
 /// let found = differences(&json!({"train": {"steps": 5, "debug": true}}), &json!({"train": {"steps": 6, "debug": true}}));
 /// assert_eq!(found.len(), 1);
@@ -38,7 +37,7 @@ pub fn differences(a: &Value, b: &Value) -> Vec<Difference> {
 }
 
 /// The same for those hooks that count.
-pub(super) fn differences_with(a: &Value, b: &Value, counts: impl Fn(&Value) -> bool) -> Vec<Difference> {
+pub fn differences_with(a: &Value, b: &Value, counts: impl Fn(&Value) -> bool) -> Vec<Difference> {
     let (a, a_order) = leaves(a, &counts);
     let (b, b_order) = leaves(b, &counts);
     let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
@@ -72,7 +71,7 @@ fn leaves(config: &Value, counts: impl Fn(&Value) -> bool) -> (BTreeMap<String, 
     }
     let hooks = config["hooks"].as_array().into_iter().flatten();
     let hooks: Vec<&Value> = hooks.filter(|hook| counts(hook)).collect();
-    let ids = ids(&hooks);
+    let ids = hook_ids(&hooks);
     for (id, hook) in ids.iter().zip(hooks) {
         gather(hook, path::join("hooks", id), &mut found);
     }
@@ -94,6 +93,23 @@ fn gather(value: &Value, at: String, found: &mut BTreeMap<String, Value>) {
             found.insert(at, other.clone());
         }
     }
+}
+
+/// The ids that hooks get: their own, or the kind, kind-2, kind-3, as far as these are free.
+pub fn hook_ids(hooks: &[&Value]) -> Vec<String> {
+    let text = |hook: &Value, key: &str| hook[key].as_str().map(str::to_string);
+    let mut taken: BTreeSet<String> = hooks.iter().filter_map(|hook| text(hook, "id")).collect();
+    let name = |hook: &&Value| {
+        if let Some(id) = text(hook, "id") {
+            return id;
+        }
+        let kind = text(hook, "kind").unwrap_or_default();
+        let names = std::iter::once(kind.clone()).chain((2..).map(|number| format!("{kind}-{number}")));
+        let free = names.into_iter().find(|name| !taken.contains(name)).unwrap_or(kind);
+        taken.insert(free.clone());
+        free
+    };
+    hooks.iter().map(name).collect()
 }
 
 /// `1` and `1.0` are the same.

@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 
 /// The path of a key in the table at `parent`; the root is the empty path.
-pub(super) fn join(parent: &str, key: &str) -> String {
+pub fn join(parent: &str, key: &str) -> String {
     let key = quoted(key);
     if parent.is_empty() { key.into_owned() } else { format!("{parent}.{key}") }
 }
 
 /// The path of an element of the list at `parent`.
-pub(super) fn element(parent: &str, index: usize) -> String {
+pub fn element(parent: &str, index: usize) -> String {
     format!("{parent}[{index}]")
 }
 
 /// Whether a key can stand in a path without quotes.
-pub(super) fn is_bare(key: &str) -> bool {
+pub fn is_bare(key: &str) -> bool {
     let bare = |letter: char| letter.is_ascii_alphanumeric() || letter == '_' || letter == '-';
     !key.is_empty() && key.chars().all(bare)
 }
@@ -24,7 +24,7 @@ fn quoted(key: &str) -> Cow<'_, str> {
 }
 
 /// The path of the table or list that holds what is at `path`; the root has none.
-pub(super) fn parent(path: &str) -> Option<&str> {
+pub fn parent(path: &str) -> Option<&str> {
     let (mut in_quotes, mut escaped, mut last) = (false, false, 0);
     for (at, letter) in path.char_indices() {
         match letter {
@@ -39,7 +39,7 @@ pub(super) fn parent(path: &str) -> Option<&str> {
 }
 
 /// Whether `path` is `ancestor` or inside of it.
-pub(super) fn is_within(path: &str, ancestor: &str) -> bool {
+pub fn is_within(path: &str, ancestor: &str) -> bool {
     let Some(rest) = path.strip_prefix(ancestor) else { return false };
     ancestor.is_empty() || rest.is_empty() || rest.starts_with(['.', '['])
 }
