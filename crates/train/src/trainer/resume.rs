@@ -68,9 +68,12 @@ impl Trainer {
         for saved in state.hooks {
             let id = saved.id.clone();
             if !here.contains(&id) {
-                tracing::warn!(
-                    "hook `{id}` is in the checkpoint and not in this run: what it had gathered is left out"
-                );
+                // A progress bar, which comes with the terminal, has nothing to lose.
+                if saved.state.is_some() || !saved.tensors.is_empty() {
+                    tracing::warn!(
+                        "hook `{id}` is in the checkpoint and not in this run: what it had gathered is left out"
+                    );
+                }
                 continue;
             }
             self.hooks.load_hook(saved).map_err(|error| unfit(format!("hook `{id}`: {error}")))?;
