@@ -37,6 +37,7 @@ mod grad_coverage;
 mod hangs;
 mod heads_command;
 mod here;
+mod histograms;
 mod hooks_command;
 mod hooks_config;
 mod hooks_file;
@@ -49,6 +50,7 @@ mod hub_server;
 mod killed;
 mod lab;
 mod lens_command;
+mod live_control;
 mod loaders;
 mod non_finite;
 #[cfg(debug_assertions)]

@@ -87,7 +87,7 @@ fn runs_are_listed_with_what_became_of_them() {
     let shown = lab.ok(&["runs", "show", "endless"]).stdout;
     let path = lab.run_dir("endless").canonicalize().unwrap();
     let command = format!("to go on: tenterhook train {0}/config.toml --resume {0}", path.display());
-    assert!(shown.contains("status    killed") && shown.contains(&command), "{shown}");
+    assert!(shown.contains("status    interrupted (killed)") && shown.contains(&command), "{shown}");
     let config = path.join("config.toml");
     lab.ok(&[
         "train",

@@ -19,6 +19,10 @@ pub(crate) fn traces_of(run: &Path) -> Traces {
         }
     }
     traces.insert("metrics.jsonl".to_string(), timeless_lines(&run.join("metrics.jsonl")));
+    let histograms = run.join("histograms.jsonl");
+    if histograms.exists() {
+        traces.insert("histograms.jsonl".to_string(), timeless_lines(&histograms));
+    }
     for path in entries(&run.join("logs")) {
         let is_json = path.extension().is_some_and(|extension| extension == "jsonl");
         let text = if is_json { timeless_lines(&path) } else { fs::read_to_string(&path).unwrap() };
@@ -65,7 +69,9 @@ pub(crate) fn files_of(checkpoint: &Path) -> Vec<(String, String)> {
 /// `state.json` without what differs from run to run: the id, the names of files with the time in them, the lengths of logs with times.
 fn timeless_state(bytes: &[u8]) -> String {
     let mut state: Value = serde_json::from_slice(bytes).unwrap();
-    (state["run_id"], state["metrics_bytes"]) = (Value::Null, Value::Null);
+    for name in ["run_id", "metrics_bytes", "histograms_bytes"] {
+        state[name] = Value::Null;
+    }
     for hook in state["hooks"].as_array_mut().unwrap() {
         match hook["kind"].as_str().unwrap() {
             "json_log" => hook["state"]["position"] = Value::Null,

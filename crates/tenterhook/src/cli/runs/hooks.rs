@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tenterhook_record::run::{HookChange, HookRequest, RunDir, RunRecord, Summary, ask};
 
@@ -22,30 +22,30 @@ use crate::cli::output::{self, printable};
 pub(super) struct HooksArgs {
     /// The run: its id, a unique beginning of it, or its directory.
     run: String,
-    #[command(subcommand)]
+    /// Switch a hook on (also one that is off because it kept failing) or off (it keeps its place and its state).
+    #[arg(value_enum, requires = "id")]
     switch: Option<Switch>,
+    /// The hook's id, as the list has it.
+    id: Option<String>,
     /// How many seconds to wait for the run to come to its next step.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, global = true)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     wait: f64,
     #[command(flatten)]
     common: Common,
 }
 
-#[derive(Subcommand)]
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Switch {
-    /// Switch a hook on; also one that is off because it kept failing.
-    Enable { id: String },
-    /// Switch a hook off; it keeps its place and its state.
-    Disable { id: String },
+    Enable,
+    Disable,
 }
 
 pub(super) fn run(args: &HooksArgs) -> Result<Outcome, CliError> {
     let (dir, summary) = args.common.open(&args.run)?;
-    let (id, enabled) = match &args.switch {
-        Some(Switch::Enable { id }) => (id, true),
-        Some(Switch::Disable { id }) => (id, false),
-        None => return list(&dir, &summary, args.common.json),
+    let (Some(switch), Some(id)) = (args.switch, &args.id) else {
+        return list(&dir, &summary, args.common.json);
     };
+    let enabled = switch == Switch::Enable;
     let wait = Duration::try_from_secs_f64(args.wait)
         .map_err(|_| CliError::bad_input("--wait takes a number of seconds"))?;
     check(&dir, &summary, id)?;
