@@ -163,7 +163,7 @@ mod tests {
         let edit = json!({"type": "array", "items": {"type": "object", "properties": {
             "latent": {"description": "Which."}, "add": {"description": "How much."},
         }}});
-        assert_eq!(choices(&edit)[1], ("latent".to_string(), "Which.".to_string()));
+        assert_eq!(choices(&edit)[0], ("latent".to_string(), "Which.".to_string()));
         assert!(choices(&json!({"type": "number"})).is_empty());
     }
 
