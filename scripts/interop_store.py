@@ -25,8 +25,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 
 import families
+from checks import Failure, attempt, run
 from reference import open_bridge, quiet
-from roundtrip import Failure, attempt, run, within
+from roundtrip import within
 
 CHECKS = ("rows", "hidden", "lens", "text", "f16")
 FAMILIES = ("gpt2", "llama", "neox", "qwen3")

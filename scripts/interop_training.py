@@ -30,8 +30,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import families
+from checks import Failure, attempt, run
 from reference import quiet
-from roundtrip import Failure, attempt, distance, run, within
+from roundtrip import distance, within
 
 CHECKS = ("batch", "logits", "ema", "board", "pandas", "tensors")
 VOCAB, BLOCK, BATCH, STEPS = families.VOCAB, 12, 4, 6

@@ -15,7 +15,6 @@ fresh random model:
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -27,14 +26,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 import families
+from checks import Failure, attempt, run
 from reference import block_outputs, quiet
 
 CHECKS = ("logits", "loss", "grads", "layers", "reload")
 BRANCHES = ("attn", "attention", "self_attn", "mlp")
-
-
-class Failure(Exception):
-    """A check that did not hold; the message is the cell of the table."""
 
 
 @dataclass
@@ -61,13 +57,6 @@ class Case:
         tokens.write_text(json.dumps(self.ids.tolist()))
         run(self.binary, "capture", self.folder, "--tokens-file", tokens, "--out", out, *options)
         return load_file(out)
-
-
-def run(*command, cwd: Path | None = None) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False, cwd=cwd)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise Failure(f"exit {done.returncode}: {said[-1][:120]}")
 
 
 def first(output) -> Tensor:
@@ -171,16 +160,6 @@ def check_reload(case: Case, live: Live) -> str:
     with torch.no_grad():
         logits = model.eval()(case.ids).logits
     return within(1e-5, distance({"logits": logits}, "logits", live.logits))
-
-
-def attempt(check) -> str:
-    """The figure of a check, or what went wrong: one family never hides the others."""
-    try:
-        return check()
-    except Failure as failure:
-        return f"FAIL {failure}"
-    except Exception as error:  # noqa: BLE001
-        return f"FAIL {type(error).__name__}: {str(error).splitlines()[0][:120]}"
 
 
 def examine(name: str, scratch: Path, binary: Path, saver: Path, seed: int) -> dict[str, str]:

@@ -10,7 +10,8 @@
 //! - [`train`]: the trainer, optimizers, data, configurations, the built-in hooks;
 //! - [`record`]: what runs leave on the disk;
 //! - [`training`]: runs from configurations, where models and trainer meet;
-//! - [`pages`]: HTML pages with plots.
+//! - [`pages`]: HTML pages with plots;
+//! - [`demo`]: the demonstration: induction heads form, and are ablated.
 //!
 //! ```
 //! use candle_core::{DType, Device, Tensor};
@@ -36,6 +37,7 @@ pub use tenterhook_sae as sae;
 pub use tenterhook_train as train;
 
 pub mod cli;
+pub mod demo;
 pub mod pages;
 pub mod training;
 

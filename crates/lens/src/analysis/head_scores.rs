@@ -5,7 +5,8 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{DType, Tensor};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tenterhook_hooks::random::Stream;
 use tenterhook_hooks::{HookOptions, OnError, Report, hook_fn};
 use tenterhook_models::config::Positions;
@@ -14,7 +15,7 @@ use crate::error::LensError;
 use crate::language_model::LanguageModel;
 
 /// A habit that a head may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HeadKind {
     /// Looks at what followed the same token before.
@@ -29,8 +30,17 @@ impl HeadKind {
     /// All of them.
     pub const ALL: [HeadKind; 3] = [Self::Induction, Self::PreviousToken, Self::DuplicateToken];
 
+    /// The word in metrics and options.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Induction => "induction",
+            Self::PreviousToken => "previous_token",
+            Self::DuplicateToken => "duplicate_token",
+        }
+    }
+
     /// Where a head with this habit looks from every token: the keys of query `q` are at `targets[q]`.
-    fn targets(self, ids: &[u32]) -> Vec<Vec<usize>> {
+    pub(super) fn targets(self, ids: &[u32]) -> Vec<Vec<usize>> {
         let same = |q: usize, k: usize| ids[k] == ids[q];
         let looks = |q: usize| -> Vec<usize> {
             match self {
@@ -221,16 +231,17 @@ impl LanguageModel {
 }
 
 /// The attention of one head in one text.
-struct Sums {
+pub(super) struct Sums {
     block: usize,
-    head: usize,
+    pub(super) head: usize,
     /// Per habit, what goes where it says.
-    on_target: Vec<f64>,
+    pub(super) on_target: Vec<f64>,
     /// All that counts.
     all: f64,
 }
 
-fn sums(
+/// The attention of every head of a block in one text, of which this is the pattern `[1, head, query, key]`.
+pub(super) fn sums(
     block: usize,
     pattern: &Tensor,
     targets: &[Vec<Vec<usize>>],

@@ -34,6 +34,7 @@ mod components;
 mod composition;
 mod decompose;
 mod frozen_norm;
+mod head_score_monitor;
 mod head_scores;
 mod logit_lens;
 mod low_rank;
@@ -45,6 +46,7 @@ pub use circuits::{Circuit, CircuitOptions, Direction, HeadCircuit, HeadCircuits
 pub use components::{By, Component, ComponentKind};
 pub use composition::{Composition, CompositionPair, CompositionScores};
 pub use decompose::{DecomposeOptions, Decomposition};
+pub use head_score_monitor::{HeadScoreMonitor, HeadScoreMonitorOptions};
 pub use head_scores::{HeadKind, HeadScoreOptions, HeadScores, KindScores};
 pub use logit_lens::{Guess, LensCell, LensRow, LogitLens, LogitLensOptions, Target};
 pub use low_rank::{LowRank, Svd};
@@ -52,10 +54,20 @@ pub use tokens::{Token, TokenScore};
 
 use candle_core::{DType, Device, Tensor};
 use nalgebra::DMatrix;
+use tenterhook_hooks::{AttachError, HookRegistry};
 
 use crate::error::LensError;
 use crate::language_model::LanguageModel;
 use crate::tokens::place;
+
+/// Adds the kinds of hooks that analyse a model while it runs or trains. A name that is taken is an error.
+pub fn register_kinds(registry: &mut HookRegistry) -> Result<(), AttachError> {
+    registry.register_builtin::<HeadScoreMonitorOptions>(
+        HeadScoreMonitor::KIND,
+        "logs how far every attention head has a habit, such as induction",
+        |options| Ok(Box::new(HeadScoreMonitor::new(options)?)),
+    )
+}
 
 impl LanguageModel {
     /// These blocks, or all; every one is there.

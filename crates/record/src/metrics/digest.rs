@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{Number, Row};
+use super::{Number, Row, RowView};
 
 /// The metric that is better the smaller it is, where it is validated at all.
 const VALIDATED: &str = "val/loss";
@@ -51,18 +51,28 @@ pub struct Score {
 impl Digest {
     /// One more row.
     pub fn add(&mut self, row: &Row) {
+        self.add_values(row.step, row.time, row.values.iter().map(|(name, value)| (name.as_str(), *value)));
+    }
+
+    /// One more row that is still in its line.
+    pub fn add_view(&mut self, row: &RowView<'_>) {
+        self.add_values(row.step, row.time, row.values.iter().map(|(name, value)| (name.as_ref(), *value)));
+    }
+
+    fn add_values<'a>(&mut self, step: u64, time: f64, values: impl Iterator<Item = (&'a str, f64)>) {
         self.rows += 1;
-        (self.step, self.time) = (row.step, row.time);
-        for (name, value) in &row.values {
+        (self.step, self.time) = (step, time);
+        for (name, value) in values {
             match self.last.get_mut(name) {
-                Some(last) => *last = (row.step, Number(*value)),
-                None => drop(self.last.insert(name.clone(), (row.step, Number(*value)))),
+                Some(last) => *last = (step, Number(value)),
+                None => drop(self.last.insert(name.to_string(), (step, Number(value)))),
             }
-        }
-        if let Some(value) = row.values.get(VALIDATED).filter(|value| value.is_finite())
-            && self.best.is_none_or(|(_, best)| value.total_cmp(&best).is_lt())
-        {
-            self.best = Some((row.step, *value));
+            if name == VALIDATED
+                && value.is_finite()
+                && self.best.is_none_or(|(_, best)| value.total_cmp(&best).is_lt())
+            {
+                self.best = Some((step, value));
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::read::Lines;
+use super::read::for_each_line;
 use super::{MetricsError, MetricsLog, Number};
 
 /// Counts in bins of equal width.
@@ -71,10 +71,6 @@ impl HistogramLog {
 }
 
 /// Reads all rows, one after the other. A last line that was not finished is left out; any other line that cannot be read is an error.
-pub fn for_each_histograms(path: &Path, mut each: impl FnMut(HistogramRow)) -> Result<(), MetricsError> {
-    let mut lines = Lines::open(path, 0, 0).map_err(MetricsError::io("read", path))?;
-    while let Some(line) = lines.next()? {
-        each(lines.parse(&line)?);
-    }
-    Ok(())
+pub fn for_each_histograms(path: &Path, each: impl FnMut(HistogramRow)) -> Result<(), MetricsError> {
+    for_each_line(path, each)
 }

@@ -25,12 +25,16 @@ mod histograms;
 mod log;
 mod read;
 mod row;
+mod tail;
+mod view;
 
 pub use digest::{Digest, Score};
 pub use histograms::{Bins, HistogramLog, HistogramRow, for_each_histograms};
 pub use log::MetricsLog;
-pub use read::{News, Tail, for_each, read};
+pub use read::{for_each, read};
 pub use row::{Number, Row};
+pub use tail::{Piece, Tail, read_part};
+pub use view::RowView;
 
 /// Metrics that could not be written or read.
 #[derive(Debug, thiserror::Error)]

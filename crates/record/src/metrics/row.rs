@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserializer, Visitor};
 use serde::ser::{SerializeMap, Serializer};
 use serde::{Deserialize, Serialize};
 
-use super::MetricsError;
+use super::{MetricsError, RowView};
 
 /// The fields every row has.
 const TAKEN: [&str; 3] = ["step", "epoch", "time"];
@@ -50,36 +50,9 @@ impl Serialize for Row {
 
 impl<'de> Deserialize<'de> for Row {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(RowVisitor)
-    }
-}
-
-struct RowVisitor;
-
-impl<'de> Visitor<'de> for RowVisitor {
-    type Value = Row;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with `step`, `epoch`, `time` and metrics")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Row, A::Error> {
-        let (mut step, mut epoch, mut time, mut values) = (None, None, None, BTreeMap::new());
-        while let Some(name) = map.next_key::<String>()? {
-            match name.as_str() {
-                "step" => step = Some(map.next_value()?),
-                "epoch" => epoch = Some(map.next_value()?),
-                "time" => time = Some(map.next_value::<Number>()?.0),
-                _ => drop(values.insert(name, map.next_value::<Number>()?.0)),
-            }
-        }
-        let missing = de::Error::missing_field;
-        Ok(Row {
-            step: step.ok_or_else(|| missing("step"))?,
-            epoch: epoch.ok_or_else(|| missing("epoch"))?,
-            time: time.ok_or_else(|| missing("time"))?,
-            values,
-        })
+        let RowView { step, epoch, time, values } = RowView::deserialize(deserializer)?;
+        let values = values.into_iter().map(|(name, value)| (name.into_owned(), value)).collect();
+        Ok(Row { step, epoch, time, values })
     }
 }
 

@@ -105,43 +105,72 @@ fn a_bad_line_is_named() {
     }
 }
 
+/// Whether the log was cut, and the steps that are new.
+fn news(tail: &mut Tail) -> (bool, Vec<u64>) {
+    let was_cut = tail.was_cut().unwrap();
+    let mut steps = Vec::new();
+    while tail.read(60, |_, row| steps.push(row.step)).unwrap().more {}
+    (was_cut, steps)
+}
+
 #[test]
 fn a_tail_follows_a_live_log_line_by_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metrics.jsonl");
     let mut tail = Tail::new(&path);
-    assert_eq!(tail.next_rows().unwrap(), News::default());
+    assert_eq!(news(&mut tail), (false, vec![]));
     let mut log = MetricsLog::open(&path, None).unwrap();
     (0..3).for_each(|step| log.append(&row(step, 1.0)).unwrap());
-    assert_eq!(steps(&tail.next_rows().unwrap().rows), [0, 1, 2]);
-    assert_eq!(tail.next_rows().unwrap(), News::default());
+    assert_eq!(news(&mut tail), (false, vec![0, 1, 2]));
+    assert_eq!(news(&mut tail), (false, vec![]));
     // Half a line is not there yet.
     let line = "{\"step\":3,\"epoch\":0,\"time\":1}\n";
     let mut file = fs::OpenOptions::new().append(true).open(&path).unwrap();
     file.write_all(&line.as_bytes()[..9]).unwrap();
-    assert_eq!(tail.next_rows().unwrap(), News::default());
+    assert_eq!(news(&mut tail), (false, vec![]));
     file.write_all(&line.as_bytes()[9..]).unwrap();
-    assert_eq!(steps(&tail.next_rows().unwrap().rows), [3]);
+    assert_eq!(news(&mut tail), (false, vec![3]));
+    assert_eq!(tail.rows(), 4);
+    // A bad line is told every time, and what is before it is given once.
+    file.write_all(b"{\"step\":4,\"epoch\":0,\"time\":1}\nbad\n").unwrap();
+    let mut steps = Vec::new();
+    let error = tail.read(1 << 20, |_, row| steps.push(row.step)).unwrap_err().to_string();
+    assert!(error.contains("line 6: "), "{error}");
+    assert!(tail.read(1 << 20, |_, row| steps.push(row.step)).is_err());
+    assert_eq!(steps, [4]);
 }
 
 #[test]
-fn a_tail_says_what_a_resumed_run_dropped() {
+fn a_tail_begins_again_when_a_resumed_run_went_back() {
     let (_dir, path, mut log) = log_of(0..5);
     let position = log.position();
     (5..9).for_each(|step| log.append(&row(step, 7.0)).unwrap());
     let mut tail = Tail::new(&path);
-    assert_eq!(tail.next_rows().unwrap().rows.len(), 9);
+    assert_eq!(news(&mut tail), (false, (0..9).collect()));
     let mut log = MetricsLog::open(&path, Some(position)).unwrap();
-    assert_eq!(tail.next_rows().unwrap(), News { dropped: 4, rows: Vec::new() });
+    assert_eq!(news(&mut tail), (true, (0..5).collect()));
     (5..7).for_each(|step| log.append(&row(step, 8.0)).unwrap());
-    assert_eq!(steps(&tail.next_rows().unwrap().rows), [5, 6]);
+    assert_eq!(news(&mut tail), (false, vec![5, 6]));
     // Cut and grown past the old end between two looks.
     let mut log = MetricsLog::open(&path, Some(position)).unwrap();
     (5..20).for_each(|step| log.append(&row(step, 9.0)).unwrap());
-    let news = tail.next_rows().unwrap();
-    assert_eq!((news.dropped, steps(&news.rows)), (2, (5..20).collect()));
+    assert_eq!(news(&mut tail), (true, (0..20).collect()));
     fs::remove_file(&path).unwrap();
-    assert_eq!(tail.next_rows().unwrap(), News { dropped: 20, rows: Vec::new() });
+    assert_eq!(news(&mut tail), (true, vec![]));
+}
+
+#[test]
+fn a_tail_reads_in_pieces_and_a_part_is_read_again() {
+    let (_dir, path, _log) = log_of(0..100);
+    let mut tail = Tail::new(&path);
+    let (mut begins, mut pieces) = (Vec::new(), 0);
+    while tail.read(200, |begin, _| begins.push(begin)).unwrap().more {
+        pieces += 1;
+    }
+    assert!(pieces > 10 && begins.len() == 100, "{pieces} {}", begins.len());
+    let mut steps = Vec::new();
+    read_part(&path, begins[30], begins[33], |row| steps.push(row.step)).unwrap();
+    assert_eq!(steps, [30, 31, 32]);
 }
 
 #[cfg(debug_assertions)]

@@ -6,6 +6,8 @@ mod carry_out;
 mod commands;
 mod completions;
 mod config;
+mod dashboard;
+mod demo;
 mod device;
 mod error;
 mod eval;
@@ -24,6 +26,7 @@ mod progress;
 mod prompt;
 mod runs;
 mod sae;
+mod serve;
 mod signals;
 mod steer;
 mod train;
@@ -53,9 +56,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Demo(demo::DemoArgs),
     Train(train::TrainArgs),
     Eval(eval::EvalArgs),
     Runs(runs::RunsArgs),
+    Serve(serve::ServeArgs),
     Hooks(hooks::HooksArgs),
     Config(config::ConfigArgs),
     Points(points::PointsArgs),
@@ -113,9 +118,11 @@ pub fn run_with<S: Into<OsString> + Clone>(
     signals::survive_file_size_limit();
     let cli = Cli::parse_from(args);
     let run = move || match cli.command {
+        Command::Demo(args) => demo::run(&args, &registry),
         Command::Train(args) => train::run(&args, &registry),
         Command::Eval(args) => eval::run(&args, &registry),
         Command::Runs(args) => runs::run(&args, &registry),
+        Command::Serve(args) => serve::run(&args),
         Command::Hooks(args) => hooks::run(&args, &registry),
         Command::Config(args) => config::run(&args, &registry),
         Command::Points(args) => points::run(&args),
@@ -166,7 +173,7 @@ fn start_logging() {
     // Another subscriber may be there already when a test or a user's own main calls us.
     if log.try_init().is_ok() && !is_given {
         let more = move || {
-            let ours = ["hooks", "train", "models", "record", "lens", "sae"]
+            let ours = ["hooks", "train", "models", "record", "lens", "sae", "dashboard"]
                 .map(|part| format!("tenterhook_{part}=debug"));
             // It only fails when nobody logs any more.
             let _ = handle.reload(EnvFilter::new(format!("info,tenterhook=debug,{}", ours.join(","))));

@@ -8,6 +8,7 @@ use tenterhook_record::run::{self, RunDir};
 use tenterhook_train::config::{Document, Problems};
 
 use super::carry_out::carry_out;
+use super::dashboard::DashboardArgs;
 use super::error::CliError;
 use super::output::{self, shell_words};
 use super::{Outcome, device, log_more};
@@ -21,7 +22,8 @@ use crate::training::{HooksFile, Plan, Start};
   tenterhook config init > run.toml && tenterhook train run.toml
   tenterhook train run.toml --set train.steps=1000 --set optimizer.0.lr=1e-3
   tenterhook train run.toml --resume
-  tenterhook train run.toml --hooks watch.toml")]
+  tenterhook train run.toml --hooks watch.toml
+  tenterhook train run.toml --serve --port 8000")]
 pub(super) struct TrainArgs {
     /// The configuration, TOML or JSON.
     config: PathBuf,
@@ -43,6 +45,11 @@ pub(super) struct TrainArgs {
     /// Where to compute: cpu, cuda:N or metal.
     #[arg(long)]
     device: Option<String>,
+    /// Serve the dashboard while it trains.
+    #[arg(long)]
+    serve: bool,
+    #[command(flatten)]
+    dashboard: DashboardArgs,
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
@@ -52,6 +59,9 @@ pub(super) struct TrainArgs {
 }
 
 pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
+    if !args.serve && (args.dashboard.port.is_some() || args.dashboard.control) {
+        return Err(CliError::bad_input("--port and --control are for the dashboard; add --serve"));
+    }
     let mut document = read_document(&args.config, &args.set)?;
     if let Some(file) = &args.hooks {
         document.add_hooks(HooksFile::read(file)?.specs(registry)?);
@@ -63,11 +73,17 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
     };
     let device = device_of(args.device.as_deref(), &plan)?;
     set_up_process(&plan);
+    let resumed = args.resume.as_ref().map(|run| find_run(&plan, run.as_deref())).transpose()?;
+    // Before anything is made: a port may be taken.
+    let _dashboard = match args.serve {
+        true => Some(args.dashboard.start(&runs_to_show(&plan, resumed.as_deref()))?),
+        false => None,
+    };
     let args_given = std::env::args().collect();
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
-    let begun = match (&args.resume, &args.fork) {
+    let begun = match (&resumed, &args.fork) {
         (Some(run), _) => {
-            let begun = start.resume(&find_run(&plan, run.as_deref())?)?;
+            let begun = start.resume(run)?;
             if begun.resumed.is_none() {
                 output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
             }
@@ -83,6 +99,15 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
         false => ended.tell(&resume),
     }
     ended.outcome()
+}
+
+/// The directory of runs that a dashboard shows: the one that the run is in, which may be elsewhere when it is resumed.
+fn runs_to_show(plan: &Plan, resumed: Option<&Path>) -> PathBuf {
+    let resumed = resumed.and_then(|run| run.canonicalize().ok());
+    let above = resumed.as_deref().and_then(Path::parent);
+    above
+        .filter(|above| plan.config.run.dir.canonicalize().ok().as_deref() != Some(above))
+        .map_or_else(|| plan.config.run.dir.clone(), Path::to_path_buf)
 }
 
 /// The command that goes on with a run: with everything that changed the configuration.

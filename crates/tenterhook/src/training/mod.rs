@@ -18,8 +18,10 @@ use tenterhook_hooks::HookRegistry;
 /// Every kind of hook there is.
 pub fn registry() -> HookRegistry {
     let mut registry = tenterhook_train::hooks::registry();
-    let controllers = tenterhook_lens::controllers::register_kinds(&mut registry);
-    if let Err(error) = controllers.and_then(|()| tenterhook_sae::register_kinds(&mut registry)) {
+    let added = tenterhook_lens::controllers::register_kinds(&mut registry)
+        .and_then(|()| tenterhook_lens::analysis::register_kinds(&mut registry))
+        .and_then(|()| tenterhook_sae::register_kinds(&mut registry));
+    if let Err(error) = added {
         // Two kinds of the same name are a mistake in the code; every test that uses the registry finds it.
         tracing::error!("{error}");
     }

@@ -64,6 +64,7 @@ fn all_hooks(port: u16) -> String {
         ("grad_coverage", "every_step = true".to_string()),
         ("gradient_flow", "points = \"*hook_resid_post\"".to_string()),
         ("gradient_monitor", "log_frequency = 1\nlog_histogram = true\npercentiles = [50]".to_string()),
+        ("head_scores", "validation = true".to_string()),
         ("identity_update", String::new()),
         ("json_log", "log_every_n_batches = 1".to_string()),
         ("knockout", "edges = [[2, 1]]\nstrength = 0.1".to_string()),

@@ -16,6 +16,7 @@ mod damage_campaign;
 mod damaged_checkpoints;
 mod damages;
 mod debugging;
+mod demo_command;
 mod documentation;
 #[cfg(debug_assertions)]
 mod durability;
@@ -73,6 +74,8 @@ mod sae_command;
 mod saved_beside;
 mod schema_fuzz;
 mod secrets;
+#[cfg(debug_assertions)]
+mod serve_command;
 mod shown;
 #[cfg(debug_assertions)]
 mod signals;

@@ -44,6 +44,7 @@ fn observers() -> Vec<Value> {
         json!({ "kind": "debug", "gradients": true }),
         json!({ "kind": "gradient_flow", "points": "*" }),
         json!({ "kind": "activation_stats", "points": "*", "validation": true }),
+        json!({ "kind": "head_scores", "validation": true }),
         json!({ "kind": "gradient_monitor", "log_frequency": 1, "log_histogram": true }),
         json!({ "kind": "grad_coverage", "every_step": true }),
         json!({ "kind": "identity_update" }),

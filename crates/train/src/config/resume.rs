@@ -19,11 +19,12 @@ const FREE: [&str; 9] = [
 ];
 
 /// Hooks that only tell.
-const LOGGING: [&str; 11] = [
+const LOGGING: [&str; 12] = [
     "activation_stats",
     "console_log",
     "csv_log",
     "gradient_monitor",
+    "head_scores",
     "json_log",
     "lr_monitor",
     "model_summary",

@@ -68,7 +68,7 @@ impl Trainer {
         for saved in state.hooks {
             let id = saved.id.clone();
             if !here.contains(&id) {
-                // A progress bar, which comes with the terminal, has nothing to lose.
+                // Most have gathered nothing, such as the progress bar, which comes later or not at all.
                 if saved.state.is_some() || !saved.tensors.is_empty() {
                     tracing::warn!(
                         "hook `{id}` is in the checkpoint and not in this run: what it had gathered is left out"

@@ -16,6 +16,7 @@ use tenterhook_record::run::{self, RunDir, Summary};
 
 use super::Outcome;
 use super::error::CliError;
+pub(super) use show::resume_command;
 
 /// Look at runs, compare them, do one again, switch the hooks of one that goes on.
 ///

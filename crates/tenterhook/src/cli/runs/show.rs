@@ -252,7 +252,7 @@ fn indented(text: &str) -> String {
 }
 
 /// The command that goes on with a run, from its record where that has all that is needed.
-pub(super) fn resume_command(dir: &RunDir) -> String {
+pub(in crate::cli) fn resume_command(dir: &RunDir) -> String {
     let document = Document::read(&dir.config_path()).and_then(Document::without_secret_hooks);
     let is_whole = document.is_ok_and(|(_, left_out)| left_out.is_empty());
     let (run, config) = (dir.path().display().to_string(), dir.config_path().display().to_string());

@@ -4,7 +4,7 @@ use super::cases::{Case, case, check};
 use super::see::{captures, end, events, receipts, rows, said};
 
 pub(super) fn cases() -> Vec<Case> {
-    [measuring(), capture(), debug(), gradients()].concat()
+    [measuring(), heads(), capture(), debug(), gradients()].concat()
 }
 
 fn measuring() -> Vec<Case> {
@@ -20,6 +20,20 @@ fn measuring() -> Vec<Case> {
         case("monitor.points", [HERE, THERE], rows),
         case("monitor.metrics", ["[\"mean\"]", "[\"norm\", {percentiles = [50.0]}]"], rows)
             .with("points = \"blocks.0.hook_mlp_out\""),
+    ]
+}
+
+fn heads() -> Vec<Case> {
+    vec![
+        case(
+            "head_scores.points",
+            ["\"blocks.0.attn.hook_pattern\"", "\"blocks.1.attn.hook_pattern\""],
+            rows,
+        )
+        .set("model.n_layers=2"),
+        case("head_scores.kinds", ["[\"previous_token\"]", "[\"duplicate_token\"]"], rows),
+        case("head_scores.max_texts", ["", "1"], rows),
+        case("head_scores.validation", ["false", "true"], rows),
     ]
 }
 
