@@ -5,6 +5,24 @@
 //! branch. Somebody there: the call is guarded, timed and written into a [`Receipt`], so that no hook can silently do nothing.
 //!
 //! This crate knows tensors and nothing else: no models, no training, no files.
+//!
+//! ```
+//! use candle_core::{Device, Tensor};
+//! use tenterhook_hooks::{HookManager, PassSetup, Point, PointTable, hook_fn};
+//!
+//! // A model declares where tensors pass ...
+//! let mut points = PointTable::builder();
+//! let hidden = points.point(Point::new("net.hidden", "batch neuron"))?;
+//! let hooks = HookManager::new(points.build());
+//! hooks.register(hook_fn::edit("net.*", |_, x, _| Ok(Some((x * 2.0)?))))?;
+//!
+//! // ... and takes a pass along when it computes.
+//! let pass = hooks.pass(PassSetup::default());
+//! let x = pass.tap(hidden, Tensor::new(&[[1f32, 2.0]], &Device::Cpu)?)?;
+//! assert_eq!(x.to_vec2::<f32>()?, [[2.0, 4.0]]);
+//! assert_eq!(pass.report().hooks[0].receipt.elements_changed, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod backtrace;
 mod batch;

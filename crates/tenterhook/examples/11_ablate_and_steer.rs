@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let changed = lm.branch();
     changed.hooks().register(controllers::zero_ablate("blocks.0.attn.hook_z").heads([1]))?;
     let width = lm.model().config().width;
-    let direction = Tensor::ones(width, DType::F32, &Device::Cpu)?;
+    // Any direction but that of all ones, which norms take away.
+    let direction = Tensor::arange(0f32, width as f32, &Device::Cpu)?;
     // From position 2 on the tokens are steered, those that are generated included: they are positions like any other.
     let steer =
         controllers::steer("blocks.1.hook_resid_pre", direction).strength(4.0).positions([2, 3, 4, 5]);

@@ -8,6 +8,49 @@
 //! - [`optim`], [`schedule`]: the steps, and how large they are;
 //! - [`hooks`]: the built-in hooks, a file each;
 //! - [`config`]: configurations, with every problem at once.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use candle_core::{DType, Device, Result, Tensor};
+//! use tenterhook_hooks::{Batch, Pass, PointTable};
+//! use tenterhook_nn::{Init, Param, Params, RandomWeights, Scope};
+//! use tenterhook_train::data::{InMemory, Loader, Mixture, Strategy};
+//! use tenterhook_train::optim::{Kind, Optimizer, OptimizerConfig};
+//! use tenterhook_train::{Settings, TrainModel, get_trainer};
+//!
+//! /// y = slope * x
+//! struct Line(Arc<PointTable>, Params, Param);
+//!
+//! impl TrainModel for Line {
+//!     fn points(&self) -> &Arc<PointTable> {
+//!         &self.0
+//!     }
+//!     fn params(&self) -> &Params {
+//!         &self.1
+//!     }
+//!     fn forward(&self, batch: &Batch, pass: &Pass) -> Result<Tensor> {
+//!         batch.get("inputs")?.matmul(self.2.at(pass))
+//!     }
+//!     fn loss(&self, output: &Tensor, batch: &Batch) -> Result<Tensor> {
+//!         (output - batch.get("targets")?)?.sqr()?.mean_all()
+//!     }
+//! }
+//!
+//! let scope = Scope::new(RandomWeights { seed: 42 }, DType::F32, &Device::Cpu);
+//! let slope = scope.param("slope", &[1, 1], Init::Zeros)?;
+//! let (points, params) = scope.finish();
+//! let model = Arc::new(Line(points, params, slope));
+//!
+//! let x = Tensor::new(&[[1f32], [2.0]], &Device::Cpu)?;
+//! let data = InMemory::new(vec![("targets".to_string(), (&x * 3.0)?), ("inputs".to_string(), x)])?;
+//! let data = Mixture::new(vec![Loader::new("line", Arc::new(data), 2)], Strategy::Sequential, 42)?;
+//! let optimizers = Optimizer::build(&[OptimizerConfig::new(Kind::Sgd, 0.1)], model.params(), false)?;
+//! let mut trainer = get_trainer("simple", model.clone(), data, optimizers, Settings::steps(50))?;
+//! trainer.train()?;
+//! assert!((model.2.value().max_all()?.to_scalar::<f32>()? - 3.0).abs() < 1e-3);
+//! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+//! ```
 
 mod checkpoint;
 pub mod config;

@@ -3,6 +3,8 @@
 mod attribute;
 mod capture;
 mod carry_out;
+mod commands;
+mod completions;
 mod config;
 mod dashboard;
 mod demo;
@@ -14,6 +16,7 @@ mod heads;
 mod hooks;
 mod hooks_file;
 mod lens;
+mod markdown;
 mod memory;
 mod model;
 mod output;
@@ -69,6 +72,9 @@ enum Command {
     Attribute(attribute::AttributeArgs),
     Heads(heads::HeadsArgs),
     Sae(sae::SaeArgs),
+    Completions(completions::CompletionsArgs),
+    #[command(hide = true)]
+    Commands(commands::CommandsArgs),
 }
 
 /// How a command ended when it did not fail.
@@ -128,6 +134,8 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Attribute(args) => attribute::run(&args, &registry),
         Command::Heads(args) => heads::run(&args, &registry),
         Command::Sae(args) => sae::run(&args, &registry),
+        Command::Completions(args) => completions::run(&args),
+        Command::Commands(args) => commands::run(&args),
     };
     let result = match on_deep_stack(run) {
         Ok(result) => result,

@@ -41,3 +41,16 @@ fn p04_a_run_that_is_done_stays_done_and_goes_on_when_there_are_more_steps() {
     straight.ok(&["train", "run.toml", "--quiet"]);
     assert_same(&lab.traces("tiny"), &straight.traces("tiny"), "40 steps and 20 more");
 }
+
+#[test]
+fn a_resume_warns_of_nothing_that_is_not_lost() {
+    let lab = Lab::with(TINY);
+    lab.ok(&["train", "run.toml"]);
+    // The progress bar of the first start is in the checkpoint and has gathered nothing.
+    let ran = lab.ok(&["train", "run.toml", "--resume", "tiny", "--set", "train.steps=50"]);
+    assert!(
+        !ran.stderr.contains("WARN") && ran.stderr.contains("completed after 50 steps"),
+        "{}",
+        ran.stderr
+    );
+}

@@ -69,6 +69,16 @@ fn the_example_of_every_kind_can_be_pasted() {
 }
 
 #[test]
+fn one_kind_as_markdown_is_its_section_of_the_page() {
+    let page = tenterhook(&["hooks", "--markdown"]).stdout;
+    for kind in ["steer", "identity_update"] {
+        let section = tenterhook(&["hooks", kind, "--markdown"]).stdout;
+        assert!(section.starts_with(&format!("## {kind}\n")) && page.contains(section.trim()), "{section}");
+    }
+    assert_eq!(tenterhook(&["hooks", "--markdown", "--json"]).code, Some(2));
+}
+
+#[test]
 fn p20_an_unknown_kind_is_an_error_with_the_nearest() {
     for (kind, words) in [
         ("early_stoping", ["`early_stopping`", "`tenterhook hooks` lists"]),

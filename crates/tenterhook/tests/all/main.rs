@@ -10,12 +10,14 @@ mod broken_configurations;
 mod capture;
 mod capture_budget;
 mod capture_store;
+mod completions_command;
 mod config_command;
 mod damage_campaign;
 mod damaged_checkpoints;
 mod damages;
 mod debugging;
 mod demo_command;
+mod documentation;
 #[cfg(debug_assertions)]
 mod durability;
 mod endings;

@@ -1,96 +1,25 @@
-//! `tenterhook hooks`: the kinds of hooks there are, and their options.
+//! Options of hooks in the words of somebody who writes a configuration.
 
-use clap::Args;
 use serde_json::{Value, json};
-use tenterhook_hooks::{HookRegistry, KindInfo, OptionInfo};
+use tenterhook_hooks::{KindInfo, OptionInfo};
 use tenterhook_train::config::toml_value;
 
-use super::error::CliError;
-use super::{Outcome, output};
-
-/// List the kinds of hooks, or the options of one.
-#[derive(Args)]
-#[command(after_help = "Example: tenterhook hooks early_stopping")]
-pub(super) struct HooksArgs {
-    /// A kind, as in `kind = "..."` of [[hooks]].
-    kind: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-}
-
-pub(super) fn run(args: &HooksArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
-    let kinds: Vec<&KindInfo> =
-        match &args.kind {
-            Some(kind) => vec![registry.kind(kind).map_err(|error| {
-                CliError::bad_input(format!("{error}; `tenterhook hooks` lists all kinds"))
-            })?],
-            None => registry.kinds().collect(),
-        };
-    let common = HookRegistry::common_options();
-    if args.json {
-        match (&args.kind, kinds.first()) {
-            (Some(_), Some(kind)) => {
-                let mut told = json!(kind);
-                told["common_options"] = json!(common);
-                told["example"] = json!(example(kind));
-                output::json(&told)?;
-            }
-            _ => output::json(&kinds)?,
-        }
-        return Ok(Outcome::Done);
-    }
-    output::text(&match (&args.kind, kinds.first()) {
-        (Some(_), Some(kind)) => describe(kind, &common),
-        _ => list(&kinds),
-    })?;
-    Ok(Outcome::Done)
-}
-
-fn list(kinds: &[&KindInfo]) -> String {
-    let row = |kind: &&KindInfo| {
-        let own = if kind.builtin { "" } else { " (not built in)" };
-        vec![kind.name.clone(), format!("{}{own}", kind.doc)]
+/// What an option is for, in one line, with its other names.
+pub(super) fn what_for(option: &OptionInfo) -> String {
+    let also = match option.aliases.is_empty() {
+        true => String::new(),
+        false => format!(" Also called {}.", option.aliases.join(", ")),
     };
-    let table = output::table(&["kind", "what it does"], &kinds.iter().map(row).collect::<Vec<_>>());
-    format!("{table}\n\n`tenterhook hooks KIND` shows the options of one.")
+    format!("{}{also}", one_line(&option.doc))
 }
 
-fn describe(kind: &KindInfo, common: &[OptionInfo]) -> String {
-    let options = match kind.options.is_empty() {
-        true => "It has no options of its own.".to_string(),
-        false => table(&kind.options),
-    };
-    format!(
-        "{}: {}\n\n{options}\n\nOptions of every hook:\n\n{}\n\nExample:\n\n{}",
-        kind.name,
-        kind.doc,
-        table(common),
-        example(kind)
-    )
+/// Documentation as one line: where it was broken means nothing.
+pub(super) fn one_line(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn table(options: &[OptionInfo]) -> String {
-    let row = |option: &OptionInfo| {
-        let also = match option.aliases.is_empty() {
-            true => String::new(),
-            false => format!(" Also called {}.", option.aliases.join(", ")),
-        };
-        let doc = option.doc.split_whitespace().collect::<Vec<_>>().join(" ");
-        vec![
-            option.name.clone(),
-            type_in_words(&option.schema),
-            default_in_words(option),
-            format!("{doc}{also}"),
-        ]
-    };
-    output::table(
-        &["option", "type", "default", "what it is for"],
-        &options.iter().map(row).collect::<Vec<_>>(),
-    )
-}
-
-fn default_in_words(option: &OptionInfo) -> String {
+/// The value without the option, as it stands in a configuration.
+pub(super) fn default_in_words(option: &OptionInfo) -> String {
     match (&option.default, option.required) {
         (_, true) => "required".to_string(),
         (None | Some(Value::Null), false) => "-".to_string(),
@@ -99,7 +28,7 @@ fn default_in_words(option: &OptionInfo) -> String {
 }
 
 /// The type of an option's values, as somebody who writes TOML would say it.
-fn type_in_words(schema: &Value) -> String {
+pub(super) fn type_in_words(schema: &Value) -> String {
     if let Some(word) = schema.get("const") {
         return word.to_string();
     }
@@ -140,8 +69,31 @@ fn type_word(name: &str, schema: &Value) -> Option<String> {
     })
 }
 
+/// What the single values of an option mean, where its author has said it, with the keys of tables among them.
+pub(super) fn choices(schema: &Value) -> Vec<(String, String)> {
+    let parts = ["oneOf", "anyOf"].iter().filter_map(|word| schema[word].as_array()).flatten();
+    let parts = parts.chain(schema.get("items"));
+    let doc = |part: &Value| part["description"].as_str().map(one_line);
+    let told = |part: &Value| match part["properties"].as_object() {
+        Some(keys) if keys.len() > 1 => {
+            let key = |(key, value): (&String, &Value)| Some((key.clone(), doc(value)?));
+            keys.iter().filter_map(key).collect()
+        }
+        Some(keys) => {
+            let keys = keys.iter().map(|(key, value)| format!("{key} = {}", type_in_words(value)));
+            let table = format!("{{ {} }}", keys.collect::<Vec<_>>().join(", "));
+            doc(part).map(|doc| (table, doc)).into_iter().collect()
+        }
+        None if part.get("const").is_some() => {
+            doc(part).map(|doc| (type_in_words(part), doc)).into_iter().collect()
+        }
+        None => choices(part),
+    };
+    parts.flat_map(told).collect()
+}
+
 /// A table for a configuration file, ready to be pasted: what must be given is given, what may be given stands behind `#`.
-fn example(kind: &KindInfo) -> String {
+pub(super) fn example(kind: &KindInfo) -> String {
     let mut lines = vec!["[[hooks]]".to_string(), format!("kind = {}", toml_value(&json!(kind.name)).trim())];
     let must = |option: &&OptionInfo| option.required || option.example().is_some();
     for option in kind.options.iter().filter(must) {
@@ -175,6 +127,8 @@ fn filler(schema: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use tenterhook_hooks::HookRegistry;
+
     use super::*;
 
     #[test]
@@ -194,6 +148,23 @@ mod tests {
         ] {
             assert_eq!(type_in_words(&schema), expected, "{schema}");
         }
+    }
+
+    #[test]
+    fn values_are_told_with_what_they_mean() {
+        let keep = json!({"oneOf": [
+            {"const": "all", "description": "Everything."},
+            {"type": "object", "properties": {"ring": {"type": "integer"}}, "description": "The newest\nstates."},
+        ]});
+        let all = ("\"all\"".to_string(), "Everything.".to_string());
+        let ring = ("{ ring = whole number }".to_string(), "The newest states.".to_string());
+        assert_eq!(choices(&keep), [all, ring]);
+        assert_eq!(choices(&json!({"type": "array", "items": keep})).len(), 2);
+        let edit = json!({"type": "array", "items": {"type": "object", "properties": {
+            "latent": {"description": "Which."}, "add": {"description": "How much."},
+        }}});
+        assert_eq!(choices(&edit)[0], ("latent".to_string(), "Which.".to_string()));
+        assert!(choices(&json!({"type": "number"})).is_empty());
     }
 
     #[test]
