@@ -139,7 +139,11 @@ fn a_hook_is_switched_from_the_dashboard_while_the_run_goes_on() {
     training.wait_for("token: ");
     let said = training.said();
     let token = said.split("token: ").nth(1).unwrap().lines().next().unwrap().to_string();
-    training.wait_until("the run", || json_of(&at, "/api/runs/tiny")["live"] == true);
+    // It is live a moment before its hooks stand in the record.
+    training.wait_until("the hook", || {
+        let run = json_of(&at, "/api/runs/tiny");
+        run["live"] == true && run["hooks"].as_array().unwrap().iter().any(|hook| hook["id"] == "lr")
+    });
     let body = "{\"enabled\": false}";
     let post = |token: &str| {
         let request = format!(
