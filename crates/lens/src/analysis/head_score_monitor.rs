@@ -252,7 +252,7 @@ mod tests {
         let text = vec![4, 5, 6, 4, 5, 6];
         let lm = model();
         attached(&lm, json!({}));
-        let alone = measured(&lm, &[text.clone()]).metrics;
+        let alone = measured(&lm, std::slice::from_ref(&text)).metrics;
         for side in [PaddingSide::Left, PaddingSide::Right] {
             // The other text is longer, so that the first is padded; it is not looked at.
             let lm = model();
