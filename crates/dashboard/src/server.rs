@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use thread_priority::ThreadPriority;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
@@ -13,8 +14,6 @@ use crate::{Options, StartError, api, captures, listen};
 
 /// Threads for what waits for the disk.
 const DISK_THREADS: usize = 2;
-/// The lowest priority there is.
-const LOWEST: i32 = 19;
 
 /// A dashboard that is being served, until it is dropped.
 #[derive(Debug)]
@@ -105,14 +104,23 @@ fn runtime() -> io::Result<Runtime> {
         .build()
 }
 
-/// Only of this thread, where the system can do that.
+/// Only what nobody else wants of the processors is for this thread. The lowest ordinary priority would not be enough: a training step waits
+/// for the slowest of its threads, and one that gives way now and then is that.
 fn lower_priority() {
     #[cfg(target_os = "linux")]
-    if let Err(error) = rustix::process::setpriority_process(None, LOWEST) {
-        tracing::debug!("the dashboard's priority cannot be lowered: {error}");
-    }
+    let lowered = {
+        use thread_priority::unix::{
+            NormalThreadSchedulePolicy, ThreadSchedulePolicy, set_thread_priority_and_policy,
+            thread_native_id,
+        };
+        let idle = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+        set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, idle)
+    };
     #[cfg(not(target_os = "linux"))]
-    let _ = LOWEST;
+    let lowered = thread_priority::set_current_thread_priority(ThreadPriority::Min);
+    if let Err(error) = lowered {
+        tracing::debug!("the dashboard's priority cannot be lowered: {error:?}");
+    }
 }
 
 fn bind(options: &Options) -> Result<(listen::Limited, SocketAddr), StartError> {

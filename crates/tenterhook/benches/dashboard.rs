@@ -1,7 +1,7 @@
 //! What clients of the dashboard cost a run that serves it: `cargo bench -p tenterhook --bench dashboard [-- SECONDS]`.
 //!
 //! One run trains all the time; windows without clients and with them take turns, so that whatever else the machine does meets both. The
-//! clients are a process of the lowest priority, as if they were elsewhere: 80 follow the run as the page does, 20 never read. In every
+//! clients are a process that gets what is left of the processors, as if they were elsewhere: 80 follow the run as the page does, 20 never read. In every
 //! third window there is a flood of requests too. On a machine that has other things to do the share of the processor that the dashboard
 //! takes says more than the steps: it is what training can lose at most.
 
@@ -22,17 +22,17 @@ name = "bench"
 [model]
 kind = "gpt"
 vocab = 64
-context = 32
-d_model = 32
-n_heads = 2
-n_layers = 2
-d_mlp = 64
+context = 128
+d_model = 256
+n_heads = 4
+n_layers = 4
+d_mlp = 1024
 
 [[data.train]]
 kind = "induction"
 examples = 4096
-block = 32
-batch = 8
+block = 128
+batch = 4
 
 [train]
 steps = 100000000
@@ -134,8 +134,8 @@ fn stop(mut child: Child) {
 
 fn start_clients(address: &str, flood: bool) -> Child {
     let this = std::env::current_exe().unwrap();
-    let mut command = Command::new("nice");
-    command.args(["-n", "19"]).arg(this).args(["clients", address, if flood { "true" } else { "false" }]);
+    let mut command = Command::new("chrt");
+    command.args(["--idle", "0"]).arg(this).args(["clients", address, if flood { "true" } else { "false" }]);
     command.spawn().unwrap()
 }
 

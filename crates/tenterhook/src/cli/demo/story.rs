@@ -98,6 +98,11 @@ fn ablated(finding: &Finding) -> String {
         "Ablation\n{}",
         indented(&output::table(&["set to zero", "heads", "loss on the repeats"], &rows))
     );
+    if finding.control == Control::LayerBelow {
+        text.push_str(
+            "\nAll heads of the layer share the work, so that none is left to compare with: a head of the layer below stands in.",
+        );
+    }
     match (finding.loss.without_others, finding.ratio()) {
         (None, _) => text.push_str("\nThere is no other head to compare with."),
         (Some(_), Some(ratio)) => {
