@@ -10,7 +10,7 @@ use tenterhook_record::disk;
 use tenterhook_record::metrics::{Bins, HistogramLog, HistogramRow, MetricsLog, Number, Row};
 use tenterhook_record::name::file_safe;
 use tenterhook_record::run::{
-    Attempt, HookChange, HookRequest, Inbox, RunDir, RunLock, RunRecord, Status, config_hash, now,
+    Attempt, HookChange, HookRequest, Inbox, RunDir, RunLock, RunRecord, Status, config_hash, now, time_of,
 };
 
 use crate::error::TrainError;
@@ -67,6 +67,8 @@ pub struct Run {
     /// Only where there are histograms.
     histograms: Option<HistogramLog>,
     inbox: Inbox,
+    /// When the process before this one last wrote a row.
+    last_row: Option<SystemTime>,
     /// What the record will say once a checkpoint has been restored.
     resuming: Option<RunFacts>,
 }
@@ -114,19 +116,30 @@ impl Run {
         record: RunRecord,
         resuming: Option<RunFacts>,
     ) -> Result<Self, TrainError> {
+        let last_row = std::fs::metadata(dir.metrics_path()).and_then(|about| about.modified()).ok();
         let metrics = MetricsLog::open(&dir.metrics_path(), None).map_err(record_error)?;
         let histograms = dir.histograms_path();
         let histograms = histograms.exists().then(|| HistogramLog::open(&histograms, None));
         let histograms = histograms.transpose().map_err(record_error)?;
-        let mut inbox = Inbox::of(&dir);
-        // What was asked of a process that is gone is nobody's wish any more.
-        for (id, _) in inbox.look().map_err(record_error)? {
-            tracing::warn!(
-                "the request control/{id}.json came too late for the process it was for: it is left out"
-            );
-            inbox.done(&id).map_err(record_error)?;
+        let inbox = Inbox::of(&dir);
+        let mut run = Self { dir, _lock: lock, record, metrics, histograms, inbox, last_row, resuming };
+        run.refuse_requests(run.record.attempts.last().and_then(|attempt| attempt.to_step).unwrap_or(0));
+        Ok(run)
+    }
+
+    /// What was asked of a process that comes to no further step is nobody's wish any more. The record says so when it is written next.
+    fn refuse_requests(&mut self, step: u64) {
+        for (id, request) in self.requests() {
+            let known = self.record.hook_changes.iter().any(|change| change.request == id);
+            if let Ok(request) = request
+                && !known
+            {
+                let late = format!("hook `{}` was not switched: the run ended before its next step", request.hook);
+                tracing::warn!("a request of {}: {late}", request.by);
+                self.record.hook_changes.push(HookChange::new(step, &id, &request, Some(late)));
+            }
+            self.request_done(&id);
         }
-        Ok(Self { dir, _lock: lock, record, metrics, histograms, inbox, resuming })
     }
 
     /// A checkpoint has been restored: this is another attempt.
@@ -150,9 +163,13 @@ impl Run {
         let host = tenterhook_record::run::host();
         let hash = config_hash(&facts.config);
         let record = &mut self.record;
+        if let Some(killed) = record.attempts.last_mut().filter(|attempt| attempt.finished.is_none()) {
+            killed.last_seen = Some(self.last_row.map_or_else(|| killed.started.clone(), time_of));
+        }
         record.attempts.push(Attempt {
             started: now(),
             finished: None,
+            last_seen: None,
             from_step: step,
             to_step: None,
             commit: commit.clone(),
@@ -342,6 +359,7 @@ impl Run {
         };
         (self.record.status, self.record.reason) = (status, reason);
         self.record.finished = Some(now());
+        self.refuse_requests(step);
         if let Some(attempt) = self.record.attempts.last_mut() {
             (attempt.finished, attempt.to_step) = (Some(now()), Some(step));
         }

@@ -20,7 +20,7 @@ pub use control::{HookChange, HookRequest, Inbox, ask};
 pub use find::{Listed, find, list};
 pub use git::git_state;
 pub use lock::{Holder, RunLock};
-pub use record::{Attempt, RunRecord, Status, config_hash, host, now};
+pub use record::{Attempt, RunRecord, Status, config_hash, host, now, time_of};
 pub use summary::Summary;
 
 /// The directory of one run. Nothing but its name is fixed when it is made; what is in it comes and goes.

@@ -1,6 +1,7 @@
 //! What `run.json` says about a run: enough to know what happened, and to do it again.
 
 use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -100,6 +101,9 @@ pub struct Attempt {
     pub started: String,
     /// When it ended; a killed one never says.
     pub finished: Option<String>,
+    /// When a killed one was last heard of, as far as the next one could tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_seen: Option<String>,
     /// The step it began after.
     pub from_step: u64,
     /// The last step it did.
@@ -187,7 +191,8 @@ impl RunRecord {
                 .map(|time| time.duration_since(Timestamp::UNIX_EPOCH).as_secs_f64())
         };
         let lasted = |attempt: &Attempt| {
-            let end = attempt.finished.as_deref().map_or(Some(last_seen), at);
+            let end = attempt.finished.as_ref().or(attempt.last_seen.as_ref());
+            let end = end.map_or(Some(last_seen), |end| at(end));
             at(&attempt.started).zip(end).map_or(0.0, |(start, end)| (end - start).max(0.0))
         };
         self.attempts.iter().map(lasted).fold(0.0, |sum, lasted| sum + lasted)
@@ -197,6 +202,11 @@ impl RunRecord {
 /// The time, as the record writes it (RFC 3339).
 pub fn now() -> String {
     Timestamp::now().to_string()
+}
+
+/// A time as the record writes it.
+pub fn time_of(time: SystemTime) -> String {
+    Timestamp::try_from(time).unwrap_or_default().to_string()
 }
 
 /// The name of this machine.

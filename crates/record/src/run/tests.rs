@@ -164,9 +164,13 @@ fn the_time_between_attempts_does_not_count() {
         attempt("1970-01-01T00:00:10Z", Some("1970-01-01T00:00:30.5Z")),
         attempt("1970-01-01T00:10:00Z", None),
         attempt("nonsense", None),
+        Attempt {
+            last_seen: Some("1970-01-01T00:20:01Z".to_string()),
+            ..attempt("1970-01-01T00:20:00Z", None)
+        },
     ];
-    assert_eq!(record.seconds(605.0), 25.5);
-    assert_eq!(record.seconds(0.0), 20.5, "nothing was heard of the second one");
+    assert_eq!(record.seconds(605.0), 26.5);
+    assert_eq!(record.seconds(0.0), 21.5, "nothing was heard of the second one");
 }
 
 #[test]

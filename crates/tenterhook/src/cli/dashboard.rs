@@ -40,7 +40,7 @@ pub(super) struct OpenArgs {
     /// The address to listen at. Any but a loopback address lets other machines in, and needs --token.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(super) bind: IpAddr,
-    /// What a browser must know to see anything from another machine, or to change anything: `new`, or 16 or more letters and digits.
+    /// What a browser must know to see anything from another machine, or to change anything: `new`, or 16 to 256 letters, digits, `-` and `_`.
     #[arg(long, value_name = "TOKEN")]
     pub(super) token: Option<String>,
     /// A directory of captured activations to show: safetensors files, and stores of `tenterhook capture`.

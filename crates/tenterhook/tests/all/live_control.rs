@@ -61,7 +61,7 @@ fn p40_a_hook_is_switched_at_the_next_step_and_a_rerun_does_the_same() {
     let on = switch(&lab, "live", "enable");
     assert!(on["step"].as_u64().unwrap() > seen);
     let listed = lab.ok(&["runs", "hooks", "live"]).stdout;
-    assert!(listed.contains(&format!("hook half is off since step {seen} (command line)")), "{listed}");
+    assert!(listed.contains(&format!("after step {seen}: hook half off (command line)")), "{listed}");
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert_eq!(lab.record("live")["hook_changes"], json!([off, on]));
     assert_eq!(
@@ -91,10 +91,16 @@ fn a_killed_run_that_goes_on_makes_the_changes_after_its_checkpoint_again() {
     let off = switch(&lab, "live", "disable");
     child.kill().unwrap();
     child.wait().unwrap();
+    // Nobody was left to hear of this.
+    let late = json!({"hook": "half", "enabled": true, "by": "test"});
+    fs::write(lab.run_dir("live/control/late.json"), late.to_string()).unwrap();
     let args = ["train", "run.toml", "--resume", "live", "--quiet", "--set", "run.name=live"];
     let long = ["--set", "train.steps=800", "--set", "train.grad_accumulation=1"];
     lab.ok(&[&args[..], &long[..]].concat());
-    assert_eq!(lab.record("live")["hook_changes"], json!([off]));
+    let changes = lab.record("live")["hook_changes"].clone();
+    assert_eq!((&changes[0], changes.as_array().unwrap().len()), (&off, 2));
+    assert!(changes[1]["refused"].as_str().unwrap().contains("`half` was not switched"), "{changes}");
+    assert!(lab.record("live")["attempts"][0]["last_seen"].is_string(), "when the killed one was last heard of");
     lab.ok(&["runs", "rerun", "live", "--name", "again", "--quiet"]);
     assert_eq!(lab.digest("live"), lab.digest("again"), "the same weights as without the kill");
 }

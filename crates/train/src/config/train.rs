@@ -42,7 +42,7 @@ pub struct TrainSection {
     pub validate_batches: Option<u64>,
     /// Validates once before the first step.
     pub validate_first: bool,
-    /// Writes a checkpoint to resume from after so many steps; by default only at the end and when interrupted.
+    /// Writes a checkpoint to resume from after so many steps; by default only at the beginning, at the end and when interrupted.
     pub checkpoint_every: Option<u64>,
     /// How many checkpoints to resume from are kept.
     pub keep_checkpoints: u64,

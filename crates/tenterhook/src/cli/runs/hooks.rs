@@ -143,10 +143,10 @@ pub(super) fn in_words(change: &HookChange) -> String {
     let hook = printable(&change.hook);
     let by = printable(&change.by);
     match &change.refused {
-        Some(problem) => format!("step {}: {by}: {}", change.step, printable(problem)),
+        Some(problem) => format!("after step {}: {by}: {}", change.step, printable(problem)),
         None => {
             let on = if change.enabled { "on" } else { "off" };
-            format!("hook {hook} is {on} since step {} ({by})", change.step)
+            format!("after step {}: hook {hook} {on} ({by})", change.step)
         }
     }
 }
