@@ -72,7 +72,9 @@ impl Guard {
         }
         let given = headers.get(TOKEN_HEADER).map(HeaderValue::as_bytes);
         if !given.is_some_and(|given| self.is_token(given)) {
-            return Err(Refusal::forbidden("the control token is missing or wrong: it goes into the header x-tenterhook-token, and the terminal shows it"));
+            return Err(Refusal::forbidden(
+                "the control token is missing or wrong: it goes into the header x-tenterhook-token, and the terminal shows it",
+            ));
         }
         if let Some(origin) = headers.get(ORIGIN) {
             let host = headers.get(HOST).map(HeaderValue::as_bytes).unwrap_or_default();

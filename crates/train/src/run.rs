@@ -134,7 +134,8 @@ impl Run {
             if let Ok(request) = request
                 && !known
             {
-                let late = format!("hook `{}` was not switched: the run ended before its next step", request.hook);
+                let late =
+                    format!("hook `{}` was not switched: the run ended before its next step", request.hook);
                 tracing::warn!("a request of {}: {late}", request.by);
                 self.record.hook_changes.push(HookChange::new(step, &id, &request, Some(late)));
             }

@@ -100,7 +100,10 @@ fn a_killed_run_that_goes_on_makes_the_changes_after_its_checkpoint_again() {
     let changes = lab.record("live")["hook_changes"].clone();
     assert_eq!((&changes[0], changes.as_array().unwrap().len()), (&off, 2));
     assert!(changes[1]["refused"].as_str().unwrap().contains("`half` was not switched"), "{changes}");
-    assert!(lab.record("live")["attempts"][0]["last_seen"].is_string(), "when the killed one was last heard of");
+    assert!(
+        lab.record("live")["attempts"][0]["last_seen"].is_string(),
+        "when the killed one was last heard of"
+    );
     lab.ok(&["runs", "rerun", "live", "--name", "again", "--quiet"]);
     assert_eq!(lab.digest("live"), lab.digest("again"), "the same weights as without the kill");
 }
