@@ -111,43 +111,26 @@ impl Account {
 
     /// What the list says about the run.
     pub(crate) fn brief(&self) -> Map<String, Value> {
-        let (summary, record) = (&self.summary, &self.summary.record);
-        let told = match &self.unreadable {
-            Some(problem) => json!({
-                "id": self.dir.id(),
-                "status": null,
-                "live": false,
-                "killed": false,
-                "degraded": false,
-                "problem": problem,
-                "loading": self.loading,
-            }),
-            None => json!({
-                "id": self.dir.id(),
-                "name": record.name,
-                "parent": record.parent,
-                "status": self.status(),
-                "live": self.is_live(),
-                "killed": summary.killed,
-                "degraded": record.degraded,
-                "started": record.started,
-                "finished": record.finished,
-                "seconds": summary.seconds(),
-                "steps": summary.steps(),
-                "score": self.score(),
-                "config_hash": record.config_hash,
-                "commit": record.commit,
-                "dirty": record.dirty,
-                "problem": summary.problem,
-                "loading": self.loading,
-            }),
+        let mut told = match &self.unreadable {
+            Some(problem) => Map::from_iter([
+                ("id".to_string(), json!(self.dir.id())),
+                ("status".to_string(), Value::Null),
+                ("killed".to_string(), json!(false)),
+                ("degraded".to_string(), json!(false)),
+                ("problem".to_string(), json!(problem)),
+            ]),
+            None => {
+                let mut told = self.summary.to_json(self.dir.id());
+                told.insert("score".to_string(), self.score());
+                told
+            }
         };
-        match told {
-            Value::Object(map) => map,
-            _ => Map::new(),
-        }
+        told.insert("live".to_string(), json!(self.is_live()));
+        told.insert("loading".to_string(), json!(self.loading));
+        told
     }
 
+    /// What is not finite is `null` here, as all numbers of the dashboard.
     fn score(&self) -> Value {
         let told = |score: tenterhook_record::metrics::Score| json!({ "name": score.name, "value": score.value.0, "step": score.step, "best": score.best });
         self.summary.score().map_or(Value::Null, told)

@@ -1,5 +1,6 @@
 //! The page: files of the `ui` folder, built into the program.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::OnceLock;
 
 use axum::extract::Path;
@@ -54,7 +55,7 @@ pub(crate) async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Respo
 
 fn answer(name: &str, headers: &HeaderMap) -> Response {
     let text = match name {
-        "plotly.js" => plotly(),
+        "plotly.js" => plotly_js(),
         _ => match FILES.iter().find(|(file, _)| *file == name) {
             Some((_, text)) => text,
             None => return Refusal::not_found("there is no such file").into_response(),
@@ -78,8 +79,9 @@ fn content_type(name: &str) -> &'static str {
     }
 }
 
-/// Plotly's code, from between the first tags of what the `plotly` crate puts into pages.
-fn plotly() -> &'static str {
+/// Plotly's code, from between the first tags of what the `plotly` crate puts into pages. What is behind them, MathJax, would take the dollar
+/// signs of tokens for formulas.
+pub fn plotly_js() -> &'static str {
     static CODE: OnceLock<String> = OnceLock::new();
     CODE.get_or_init(|| {
         let page = plotly::Plot::offline_js_sources();
@@ -88,12 +90,11 @@ fn plotly() -> &'static str {
     })
 }
 
-/// Other contents have another tag. The length and a sum that depends on the order are enough: the contents come with the program.
+/// Other contents have another tag.
 fn tag(text: &str) -> String {
-    let sum = text
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
-    format!("\"{:x}-{sum:x}\"", text.len())
+    let mut sum = DefaultHasher::new();
+    text.hash(&mut sum);
+    format!("\"{:x}-{:x}\"", text.len(), sum.finish())
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ mod places;
 mod runs;
 mod server;
 
+pub use assets::plotly_js;
 pub use error::StartError;
 pub use options::Options;
 pub use server::Server;

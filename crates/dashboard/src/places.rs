@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tenterhook_record::disk;
 use tenterhook_record::name::check_run_name;
 use tenterhook_record::run::RunDir;
 
@@ -48,13 +49,7 @@ pub(crate) fn is_plain_dir(path: &Path) -> bool {
 
 /// Reads a file that is one, up to a length.
 pub(crate) fn read_plain(path: &Path, most: u64) -> Option<Vec<u8>> {
-    use std::io::Read;
-    if !is_plain_file(path) {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    fs::File::open(path).ok()?.take(most + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() as u64 <= most).then_some(bytes)
+    is_plain_file(path).then(|| disk::read_bounded(path, most).ok()).flatten()
 }
 
 /// What tells one state of a file from the next: its length and when it was changed.

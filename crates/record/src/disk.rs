@@ -316,7 +316,7 @@ pub fn sweep(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Reads a whole file, but never more than `limit` bytes: a larger one is an error, whatever its metadata say.
-pub(crate) fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+pub fn read_bounded(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let invalid = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
     if !fs::metadata(path)?.is_file() {
         return Err(invalid("is not a file".to_string()));

@@ -130,9 +130,8 @@ impl Run {
     /// What was asked of a process that comes to no further step is nobody's wish any more. The record says so when it is written next.
     fn refuse_requests(&mut self, step: u64) {
         for (id, request) in self.requests() {
-            let known = self.record.hook_changes.iter().any(|change| change.request == id);
             if let Ok(request) = request
-                && !known
+                && !self.knows_request(&id)
             {
                 let late =
                     format!("hook `{}` was not switched: the run ended before its next step", request.hook);
@@ -287,6 +286,11 @@ impl Run {
     /// What somebody outside asks for. A directory that cannot be looked at asks for nothing.
     pub(crate) fn requests(&mut self) -> Vec<(String, Result<HookRequest, String>)> {
         self.inbox.look().unwrap_or_default()
+    }
+
+    /// Whether the record says already what came of a request.
+    pub(crate) fn knows_request(&self, id: &str) -> bool {
+        self.record.hook_changes.iter().any(|change| change.request == id)
     }
 
     pub(crate) fn request_done(&mut self, id: &str) {

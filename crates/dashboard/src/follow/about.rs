@@ -74,21 +74,6 @@ impl About {
         let steps = parsed.and_then(|config| config.get("train")?.get("steps")?.as_integer());
         self.total_steps = steps.and_then(|steps| u64::try_from(steps).ok());
     }
-
-    /// A hook of the record with its receipt, which knows better than the record whether the hook is on.
-    fn hook(&self, hook: &Value) -> Value {
-        let receipt = self.receipts.iter().find(|receipt| receipt["id"] == hook["id"]);
-        let mut hook = hook.clone();
-        if let Some(hook) = hook.as_object_mut() {
-            if let Some(enabled) =
-                receipt.map(|receipt| &receipt["enabled"]).filter(|value| value.is_boolean())
-            {
-                hook.insert("enabled".to_string(), enabled.clone());
-            }
-            hook.insert("receipt".to_string(), receipt.cloned().unwrap_or_default());
-        }
-        hook
-    }
 }
 
 impl Reading {
@@ -104,7 +89,7 @@ impl Reading {
         add("versions", json!(record.versions));
         add("attempts", json!(record.attempts));
         add("errors", json!(record.errors));
-        add("hooks", record.hooks.iter().map(|hook| self.about.hook(hook)).collect());
+        add("hooks", json!(self.account.summary.hooks_with(&self.about.receipts)));
         add("hook_changes", json!(record.hook_changes));
         add("total_steps", json!(self.about.total_steps));
         add("checkpoints", json!(self.about.checkpoints));

@@ -15,6 +15,7 @@ mod git;
 mod lock;
 mod record;
 mod summary;
+mod told;
 
 pub use control::{HookChange, HookRequest, Inbox, ask};
 pub use find::{Listed, find, list};
@@ -22,6 +23,7 @@ pub use git::git_state;
 pub use lock::{Holder, RunLock};
 pub use record::{Attempt, RunRecord, Status, config_hash, host, now, time_of};
 pub use summary::Summary;
+pub use told::commit_in_words;
 
 /// The directory of one run. Nothing but its name is fixed when it is made; what is in it comes and goes.
 #[derive(Clone, Debug, PartialEq, Eq)]

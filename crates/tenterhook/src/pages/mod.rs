@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 
 use plotly::Plot;
+use tenterhook_dashboard::plotly_js;
 use tenterhook_record::disk;
 
 pub use bars::Bars;
@@ -56,9 +57,9 @@ impl Page {
         let (title, body) = (escape(&self.title), &self.body);
         format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-             content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>{STYLE}</style>\n{}\n</head>\n\
+             content=\"width=device-width, initial-scale=1\">\n<title>{title}</title>\n<style>{STYLE}</style>\n<script>{}</script>\n</head>\n\
              <body>\n<h1>{title}</h1>\n{body}</body>\n</html>\n",
-            plotly_script()
+            plotly_js()
         )
     }
 
@@ -70,13 +71,6 @@ impl Page {
 
 const STYLE: &str = "body{font-family:system-ui,sans-serif;margin:1.5rem;color:#222;background:#fff} \
                      h1{font-size:1.3rem} .plot{min-height:480px}";
-
-/// plotly alone of the scripts that the crate has: MathJax would take the dollar signs of tokens for formulas.
-fn plotly_script() -> String {
-    let scripts = Plot::offline_js_sources();
-    let end = scripts.find("</script>").map_or(scripts.len(), |start| start + "</script>".len());
-    scripts[..end].to_string()
-}
 
 /// Text as it has to stand in HTML.
 fn escape(text: &str) -> String {

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tenterhook_hooks::HookInfo;
-use tenterhook_record::run::HookChange;
+use tenterhook_record::run::{HookChange, HookRequest};
 
 use super::Trainer;
 use crate::error::TrainError;
+use crate::run::Run;
 
 /// How often the receipts are written while a run goes on.
 const BETWEEN_RECEIPTS: Duration = Duration::from_secs(1);
@@ -53,36 +54,38 @@ impl Trainer {
                 Some(problem) => {
                     tracing::warn!("step {step}: a change of the record is not made again: {problem}")
                 }
-                None => self.run.as_mut().map_or(Ok(()), |run| run.note_change(change))?,
+                None => self.note_change(change)?,
             }
         }
-        let Some(run) = &mut self.run else { return Ok(()) };
-        for (id, request) in run.requests() {
-            let known = run_knows(self.run.as_ref(), &id);
+        let requests = self.run.as_mut().map(Run::requests).unwrap_or_default();
+        for (id, request) in requests {
             match request {
-                Ok(request) if !known => {
-                    let refused = self.switch(&request.hook, request.enabled);
-                    let on = if request.enabled { "on" } else { "off" };
-                    match &refused {
-                        None => {
-                            tracing::info!("step {step}: hook `{}` is {on}: {}", request.hook, request.by)
-                        }
-                        Some(problem) => {
-                            tracing::warn!("step {step}: a request of {}: {problem}", request.by)
-                        }
-                    }
-                    let change = HookChange::new(step, &id, &request, refused);
-                    self.run.as_mut().map_or(Ok(()), |run| run.note_change(change))?;
-                }
-                Ok(_) => {} // it was heeded just before the process was killed
+                Ok(request) => self.heed(&id, &request)?,
                 Err(problem) => tracing::warn!("the request control/{id}.json is left out: {problem}"),
             }
-            if let Some(run) = &mut self.run {
-                run.request_done(&id);
-            }
+            self.run.iter_mut().for_each(|run| run.request_done(&id));
             self.outside.receipts_at -= BETWEEN_RECEIPTS; // whoever asked wants to see it
         }
         Ok(())
+    }
+
+    fn heed(&mut self, id: &str, request: &HookRequest) -> Result<(), TrainError> {
+        if self.run.as_ref().is_some_and(|run| run.knows_request(id)) {
+            return Ok(()); // it was heeded just before the process was killed
+        }
+        let (step, HookRequest { hook, enabled, by }) = (self.progress.step, request);
+        let refused = self.switch(hook, *enabled);
+        match &refused {
+            None => {
+                tracing::info!("step {step}: hook `{hook}` is {}: {by}", if *enabled { "on" } else { "off" })
+            }
+            Some(problem) => tracing::warn!("step {step}: a request of {by}: {problem}"),
+        }
+        self.note_change(HookChange::new(step, id, request, refused))
+    }
+
+    fn note_change(&mut self, change: HookChange) -> Result<(), TrainError> {
+        self.run.as_mut().map_or(Ok(()), |run| run.note_change(change))
     }
 
     /// Returns why it cannot be done.
@@ -120,8 +123,4 @@ impl Trainer {
     pub(super) fn start_share(&mut self) {
         self.outside.began = Instant::now();
     }
-}
-
-fn run_knows(run: Option<&crate::run::Run>, request: &str) -> bool {
-    run.is_some_and(|run| run.record().hook_changes.iter().any(|change| change.request == request))
 }

@@ -2,10 +2,11 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use tenterhook_record::run::{RunDir, Summary};
-use tenterhook_train::config::{Difference, Document, differences};
+use tenterhook_record::differences::Difference;
+use tenterhook_record::run::RunDir;
+use tenterhook_train::config::Document;
 
-use super::{Common, commit_in_words};
+use super::Common;
 use crate::cli::Outcome;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, printable};
@@ -25,12 +26,7 @@ pub(super) struct DiffArgs {
 pub(super) fn run(args: &DiffArgs) -> Result<Outcome, CliError> {
     let (a_dir, a) = args.common.open(&args.a)?;
     let (b_dir, b) = args.common.open(&args.b)?;
-    let parts = [
-        ("config", differences(&config(&a_dir)?, &config(&b_dir)?)),
-        ("commit", differences(&commit(&a), &commit(&b))),
-        ("data", differences(&a.record.data, &b.record.data)),
-        ("metrics", metric_differences(&a, &b)),
-    ];
+    let parts = a.differences(&config(&a_dir)?, &b, &config(&b_dir)?);
     if args.common.json {
         let mut told = json!({ "a": a_dir.id(), "b": b_dir.id() });
         for (name, found) in parts {
@@ -62,22 +58,6 @@ pub(super) fn run(args: &DiffArgs) -> Result<Outcome, CliError> {
 
 fn config(dir: &RunDir) -> Result<Value, CliError> {
     Ok(Document::read(&dir.config_path())?.value().clone())
-}
-
-fn commit(summary: &Summary) -> Value {
-    json!({ "commit": commit_in_words(&summary.record.commit, summary.record.dirty) })
-}
-
-fn metric_differences(a: &Summary, b: &Summary) -> Vec<Difference> {
-    let values = |summary: &Summary| json!(summary.last_values());
-    // In a path of keys `val/loss` is quoted; here it is the whole name.
-    let plain = |found: Difference| Difference {
-        key: serde_json::from_str(&found.key).unwrap_or(found.key),
-        ..found
-    };
-    let mut found: Vec<Difference> = differences(&values(a), &values(b)).into_iter().map(plain).collect();
-    found.sort_by(|a, b| a.key.cmp(&b.key));
-    found
 }
 
 fn row(difference: &Difference) -> Vec<String> {

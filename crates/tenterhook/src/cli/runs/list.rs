@@ -3,12 +3,12 @@
 use clap::Args;
 use serde_json::{Value, json};
 use tenterhook_record::metrics::Score;
-use tenterhook_record::run::{self, Listed, RunDir, Summary};
+use tenterhook_record::run::{self, Listed, RunDir, Summary, commit_in_words};
 
 use super::{Common, short, shown};
+use crate::cli::Outcome;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, printable};
-use crate::cli::{Outcome, runs::commit_in_words};
 
 /// List the runs, the newest first.
 #[derive(Args)]
@@ -60,25 +60,9 @@ fn as_json((listed, summary): &(Listed, Result<Summary, String>)) -> Value {
             return json!({ "id": listed.id(), "dir": listed.path, "status": null, "problem": problem });
         }
     };
-    let record = &summary.record;
-    json!({
-        "id": listed.id(),
-        "name": record.name,
-        "dir": listed.path,
-        "parent": record.parent,
-        "status": summary.status(),
-        "killed": summary.killed,
-        "degraded": record.degraded,
-        "started": record.started,
-        "finished": record.finished,
-        "seconds": summary.seconds(),
-        "steps": summary.steps(),
-        "score": summary.score(),
-        "config_hash": record.config_hash,
-        "commit": record.commit,
-        "dirty": record.dirty,
-        "problem": summary.problem,
-    })
+    let mut told = summary.to_json(&listed.id());
+    told.insert("dir".to_string(), json!(listed.path));
+    told.into()
 }
 
 fn row((listed, summary): &(Listed, Result<Summary, String>)) -> Vec<String> {

@@ -78,11 +78,3 @@ fn shown(value: Number) -> String {
         _ => format!("{:.4}", value.0),
     }
 }
-
-/// A commit, and whether files differed from it.
-fn commit_in_words(commit: &str, dirty: Option<bool>) -> String {
-    match dirty {
-        Some(true) => format!("{commit} (with changes)"),
-        _ => commit.to_string(),
-    }
-}

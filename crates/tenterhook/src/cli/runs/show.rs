@@ -3,12 +3,12 @@
 use clap::Args;
 use serde_json::{Value, json};
 use tenterhook_record::checkpoints;
-use tenterhook_record::run::{Attempt, RunDir, Status, Summary};
+use tenterhook_record::run::{Attempt, RunDir, Status, Summary, commit_in_words};
 use tenterhook_train::config::Document;
 
 use super::hooks;
 use super::list::when;
-use super::{Common, commit_in_words, short, shown};
+use super::{Common, short, shown};
 use crate::cli::Outcome;
 use crate::cli::error::CliError;
 use crate::cli::output::{self, printable, shell_words};
@@ -130,15 +130,7 @@ pub(super) fn hooks_of(dir: &RunDir, summary: &Summary) -> Vec<Value> {
         .ok()
         .and_then(|bytes| serde_json::from_slice(&bytes).ok())
         .unwrap_or_default();
-    let with_receipt = |hook: &Value| {
-        let mut hook = hook.clone();
-        let receipt = receipts.iter().find(|receipt| receipt["id"] == hook["id"]);
-        if let (Some(hook), Some(receipt)) = (hook.as_object_mut(), receipt) {
-            hook.insert("receipt".to_string(), receipt.clone());
-        }
-        hook
-    };
-    summary.record.hooks.iter().map(with_receipt).collect()
+    summary.hooks_with(&receipts)
 }
 
 pub(super) fn hooks_table(hooks: &[Value]) -> String {
@@ -153,9 +145,7 @@ pub(super) fn hooks_table(hooks: &[Value]) -> String {
         };
         let receipt = &hook["receipt"];
         let is = |value: &Value, key: &str| value[key] == true;
-        // The record has what it was when the run started.
-        let latest = if receipt.is_object() { receipt } else { hook };
-        let state = match (is(receipt, "quarantined"), is(latest, "enabled")) {
+        let state = match (is(receipt, "quarantined"), is(hook, "enabled")) {
             (true, _) => "quarantined",
             (false, true) => "on",
             (false, false) => "off",
