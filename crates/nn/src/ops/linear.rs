@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::GradBuffer;
 use super::cpu::{self, dispatch};
 use super::grad_buffer::deliver;
-use super::matmul::{Mat, MatMut, Threads, matmul};
+use super::product::{Mat, MatMut, Product};
 use super::real::Real;
 
 /// How the matrix of a linear layer is stored.
@@ -53,7 +53,10 @@ impl WeightLayout {
             Self::OutIn => (MatMut::new(dst, outputs, inputs), g.t(), x),
             Self::InOut => (MatMut::new(dst, inputs, outputs), x.t(), g),
         };
-        matmul(dst, accumulate, T::one(), a, b, Threads::All);
+        match accumulate {
+            true => Product::of(a, b).add_to(dst),
+            false => Product::of(a, b).write(dst),
+        }
     }
 }
 
@@ -143,22 +146,12 @@ impl LinearOp {
         let (inputs, outputs) = self.layout.sizes(wl.shape())?;
         let (x, w) = (cpu::slice::<T>(x, xl)?, cpu::slice::<T>(w, wl)?);
         let rows = xl.shape().elem_count() / inputs;
-        // SAFETY: the product writes every element, or the bias does before the product adds to it.
+        let bias = bias.map(|(bias, layout)| cpu::slice::<T>(bias, layout)).transpose()?;
+        // SAFETY: the product writes every element.
         let mut y = unsafe { cpu::uninit::<T>(rows * outputs) };
-        if let Some((bias, bl)) = bias {
-            let bias = cpu::slice::<T>(bias, bl)?;
-            cpu::for_chunks(&mut y, cpu::chunk_rows(outputs) * outputs, |_, y| {
-                y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-            });
-        }
-        matmul(
-            MatMut::new(&mut y, rows, outputs),
-            bias.is_some(),
-            T::one(),
-            Mat::new(x, rows, inputs),
-            self.layout.in_out(w, inputs, outputs),
-            Threads::All,
-        );
+        Product::of(Mat::new(x, rows, inputs), self.layout.in_out(w, inputs, outputs))
+            .plus_row(bias)
+            .write(MatMut::new(&mut y, rows, outputs));
         Ok((T::to_cpu_storage_owned(y), with_last(xl.dims(), outputs)))
     }
 
@@ -179,7 +172,7 @@ impl LinearOp {
                     // SAFETY: the product writes every element.
                     let mut dx = unsafe { cpu::uninit::<T>(rows * inputs) };
                     let w = self.layout.in_out(w, inputs, outputs).t();
-                    matmul(MatMut::new(&mut dx, rows, inputs), false, T::one(), g, w, Threads::All);
+                    Product::of(g, w).write(MatMut::new(&mut dx, rows, inputs));
                     cpu::tensor(dx, x.shape())
                 })?),
             };

@@ -3,6 +3,8 @@
 use candle_core::WithDType;
 use num_traits::Float;
 
+use super::product::{MatMut, Product, fast_f32};
+
 /// Partial sums are kept in this many lanes: enough for the widest vector registers, and a fixed
 /// number, so that the order of summation never depends on the machine.
 pub(crate) const LANES: usize = 16;
@@ -18,6 +20,10 @@ pub(crate) trait Real: WithDType + Float + std::iter::Sum + Default + 'static {
     fn fast_tanh(self) -> Self;
     /// A constant.
     fn of(x: f64) -> Self;
+    /// Computes the product on kernels of our own, where there are some for this type and CPU.
+    fn fast_product(_product: &Product<Self>, _dst: &MatMut<Self>) -> bool {
+        false
+    }
 }
 
 impl Real for f32 {
@@ -92,6 +98,10 @@ impl Real for f32 {
     #[inline(always)]
     fn of(x: f64) -> Self {
         x as f32
+    }
+
+    fn fast_product(product: &Product<Self>, dst: &MatMut<Self>) -> bool {
+        fast_f32(product, dst)
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::AttentionSpec;
 use super::geometry::{Block, Geometry};
 use crate::ops::cpu;
-use crate::ops::matmul::{Mat, MatMut, Threads, matmul};
+use crate::ops::product::{Mat, MatMut, Product, Threads};
 use crate::ops::real::{LANES, Real};
 use crate::ops::softmax::{softmax_row, softmax_row_backward};
 
@@ -157,13 +157,13 @@ pub(super) fn products<T: Real>(
     b: &Columns<T>,
 ) {
     let dst = MatMut::strided(&mut dst[keys.start..], a.rows(), keys.len(), k_len);
-    matmul(dst, false, scale, a, b.of(keys), Threads::One);
+    Product::of(a, b.of(keys)).scaled(scale).on(Threads::One).write(dst);
 }
 
 /// `dst = scale * m[:, keys] @ b`: z from pattern and values, or the gradient of the queries from scores and keys.
 pub(super) fn mix<T: Real>(dst: MatMut<T>, m: &[T], k_len: usize, keys: &Range<usize>, scale: T, b: Mat<T>) {
     let m = columns(m, dst.rows(), k_len, keys);
-    matmul(dst, false, scale, m, b, Threads::One);
+    Product::of(m, b).scaled(scale).on(Threads::One).write(dst);
 }
 
 /// `dst += scale * m[:, keys]^T @ b`: the gradient of values or keys.
@@ -176,7 +176,7 @@ pub(super) fn add_mixed<T: Real>(
     b: Mat<T>,
 ) {
     let m = columns(m, b.rows(), k_len, keys);
-    matmul(dst, true, scale, m.t(), b, Threads::One);
+    Product::of(m.t(), b).scaled(scale).on(Threads::One).add_to(dst);
 }
 
 /// The scores of a block: scaled and capped, not yet masked.

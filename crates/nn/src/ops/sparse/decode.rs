@@ -8,7 +8,7 @@ use super::super::GradBuffer;
 use super::super::cpu::{self, dispatch};
 use super::super::grad_buffer::deliver;
 use super::super::linear::with_last;
-use super::super::matmul::{Mat, MatMut, Threads, matmul};
+use super::super::product::{Mat, MatMut, Product};
 use super::super::real::{Real, lane_sum};
 use super::rows::{Nonzeros, add_times};
 
@@ -92,7 +92,7 @@ impl DecodeOp {
             if nonzeros.is_none() {
                 let scaled = scaled(acts, factors);
                 let (acts, w) = (Mat::new(&scaled, rows, latents), Mat::new(w, latents, outputs));
-                matmul(MatMut::new(&mut y, rows, outputs), true, T::one(), acts, w, Threads::All);
+                Product::of(acts, w).add_to(MatMut::new(&mut y, rows, outputs));
             }
             Ok(())
         })?;
@@ -143,7 +143,7 @@ impl DecodeOp {
         let mut da = vec![T::zero(); rows * latents];
         if nonzeros.is_none() || !self.spec.active_only {
             let (g, w) = (Mat::new(g, rows, outputs), Mat::new(w, latents, outputs).t());
-            matmul(MatMut::new(&mut da, rows, latents), false, T::one(), g, w, Threads::All);
+            Product::of(g, w).write(MatMut::new(&mut da, rows, latents));
             if !factors.is_empty() {
                 cpu::for_chunks(&mut da, latents * ROWS_PER_TASK, |_, da| {
                     for row in da.chunks_exact_mut(latents) {
@@ -187,7 +187,10 @@ fn weight_grad<T: Real>(
     let Some(nonzeros) = nonzeros else {
         let scaled = scaled(acts, factors);
         let (acts, g) = (Mat::new(&scaled, rows, latents).t(), Mat::new(g, rows, outputs));
-        return matmul(MatMut::new(dw, latents, outputs), !fresh, T::one(), acts, g, Threads::All);
+        return match fresh {
+            true => Product::of(acts, g).write(MatMut::new(dw, latents, outputs)),
+            false => Product::of(acts, g).add_to(MatMut::new(dw, latents, outputs)),
+        };
     };
     let by_latent = nonzeros.by_column(latents);
     cpu::for_chunks(dw, outputs * LATENTS_PER_TASK, |start, dw| {

@@ -9,7 +9,7 @@ use super::super::GradBuffer;
 use super::super::cpu::{self, dispatch};
 use super::super::grad_buffer::deliver;
 use super::super::linear::with_last;
-use super::super::matmul::{Mat, MatMut, Threads, matmul};
+use super::super::product::{Mat, MatMut, Product};
 use super::super::real::Real;
 use super::rows::{ByColumn, Nonzeros, add_times};
 
@@ -62,13 +62,10 @@ struct EncodeOp {
 /// `x @ w + bias`, for an `x` that has lost its center.
 pub(super) fn product<T: Real>(x: &[T], w: &[T], bias: &[T], (inputs, outputs): (usize, usize)) -> Vec<T> {
     let rows = x.len() / inputs.max(1);
-    // SAFETY: the bias is written to every row before the product adds to it.
+    // SAFETY: the product writes every element.
     let mut y = unsafe { cpu::uninit::<T>(rows * outputs) };
-    cpu::for_chunks(&mut y, cpu::chunk_rows(outputs) * outputs, |_, y| {
-        y.chunks_exact_mut(outputs).for_each(|row| row.copy_from_slice(bias));
-    });
     let (x, w) = (Mat::new(x, rows, inputs), Mat::new(w, inputs, outputs));
-    matmul(MatMut::new(&mut y, rows, outputs), true, T::one(), x, w, Threads::All);
+    Product::of(x, w).plus_row(Some(bias)).write(MatMut::new(&mut y, rows, outputs));
     y
 }
 
@@ -76,7 +73,7 @@ pub(super) fn product<T: Real>(x: &[T], w: &[T], bias: &[T], (inputs, outputs): 
 pub(super) fn center_grad<T: Real>(sums: &[T], w: &[T], (inputs, outputs): (usize, usize)) -> Vec<T> {
     let mut center = vec![T::zero(); inputs];
     let (sums, w) = (Mat::new(sums, 1, outputs), Mat::new(w, inputs, outputs).t());
-    matmul(MatMut::new(&mut center, 1, inputs), false, -T::one(), sums, w, Threads::All);
+    Product::of(sums, w).scaled(-T::one()).write(MatMut::new(&mut center, 1, inputs));
     center
 }
 
@@ -126,7 +123,7 @@ impl EncodeOp {
                         let mut dx = unsafe { cpu::uninit::<T>(rows * inputs) };
                         let w = Mat::new(w_values, inputs, outputs).t();
                         let g = Mat::new(g, rows, outputs);
-                        matmul(MatMut::new(&mut dx, rows, inputs), false, T::one(), g, w, Threads::All);
+                        Product::of(g, w).write(MatMut::new(&mut dx, rows, inputs));
                         Some(cpu::tensor(dx, x.shape())?)
                     }
                 };
@@ -159,7 +156,10 @@ fn weight_grad<T: Real>(dw: &mut [T], fresh: bool, x: &[T], g: &[T], (inputs, ou
     let rows = x.len() / inputs.max(1);
     let Some(nonzeros) = Nonzeros::find(g, outputs) else {
         let (x, g) = (Mat::new(x, rows, inputs).t(), Mat::new(g, rows, outputs));
-        return matmul(MatMut::new(dw, inputs, outputs), !fresh, T::one(), x, g, Threads::All);
+        return match fresh {
+            true => Product::of(x, g).write(MatMut::new(dw, inputs, outputs)),
+            false => Product::of(x, g).add_to(MatMut::new(dw, inputs, outputs)),
+        };
     };
     let by_column = nonzeros.by_column(outputs);
     add_columns(dw, &by_column, |row, column, _| g[row * outputs + column], x, (inputs, outputs));

@@ -1,9 +1,9 @@
-//! Matrix products on strided slices, through the `gemm` crate that candle uses too.
+//! Strided matrices inside slices.
 
-use candle_core::DType;
-use gemm::Parallelism;
+use std::marker::PhantomData;
+use std::ops::Range;
 
-use super::real::Real;
+use super::super::real::Real;
 
 /// A strided matrix inside a slice.
 #[derive(Clone, Copy)]
@@ -41,6 +41,18 @@ impl<'a, T: Real> Mat<'a, T> {
     /// The number of columns.
     pub(crate) fn cols(&self) -> usize {
         self.cols
+    }
+
+    pub(super) fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    pub(super) fn col_stride(&self) -> usize {
+        self.col_stride
+    }
+
+    pub(super) fn pointer(&self) -> *const T {
+        self.data.as_ptr()
     }
 
     /// Some of the rows.
@@ -100,6 +112,19 @@ impl<T: Real> MatMut<T> {
         self.rows
     }
 
+    /// The number of columns.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    pub(super) fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    pub(super) fn pointer(&self) -> *mut T {
+        self.data
+    }
+
     /// A matrix at a raw pointer, for parallel tasks that write disjoint, interleaved rows of one buffer.
     ///
     /// # Safety
@@ -114,80 +139,26 @@ fn fits(len: usize, rows: usize, cols: usize, row_stride: usize, col_stride: usi
     rows == 0 || cols == 0 || (rows - 1) * row_stride + (cols - 1) * col_stride < len
 }
 
-/// How many threads a product may use.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Threads {
-    /// This one: inside a parallel loop.
-    One,
-    /// All of rayon's.
-    All,
+/// The rows of a result, for tasks that each have a part of them.
+pub(super) struct Rows<'a, T> {
+    data: *mut T,
+    stride: usize,
+    borrow: PhantomData<&'a MatMut<T>>,
 }
 
-/// `dst = alpha * a @ b`, or `dst += alpha * a @ b` with `accumulate`. The result has the same bits at any number of threads.
-pub(crate) fn matmul<T: Real>(
-    dst: MatMut<T>,
-    accumulate: bool,
-    alpha: T,
-    a: Mat<T>,
-    b: Mat<T>,
-    threads: Threads,
-) {
-    assert!(a.rows == dst.rows && b.cols == dst.cols && a.cols == b.rows, "matrix sizes do not fit");
-    assert!(matches!(T::DTYPE, DType::F32 | DType::F64));
-    let parallelism = match threads {
-        Threads::One => Parallelism::None,
-        Threads::All => Parallelism::Rayon(rayon::current_num_threads()),
-    };
-    // SAFETY: the constructors checked that the matrices lie inside their slices (or the caller of `from_raw` did),
-    // and `dst` is a unique borrow.
-    unsafe {
-        gemm::gemm(
-            dst.rows,
-            dst.cols,
-            a.cols,
-            dst.data,
-            1,
-            dst.row_stride as isize,
-            accumulate,
-            a.data.as_ptr(),
-            a.col_stride as isize,
-            a.row_stride as isize,
-            b.data.as_ptr(),
-            b.col_stride as isize,
-            b.row_stride as isize,
-            T::one(),
-            alpha,
-            false,
-            false,
-            false,
-            parallelism,
-        );
+// SAFETY: `part` is the only way to the data, and its caller promises that no two tasks have the same part.
+unsafe impl<T: Send> Sync for Rows<'_, T> {}
+
+impl<'a, T: Real> Rows<'a, T> {
+    pub(super) fn of(dst: &'a MatMut<T>) -> Self {
+        Self { data: dst.data, stride: dst.row_stride, borrow: PhantomData }
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn products_follow_strides_and_accumulate() {
-        let a: Vec<f64> = (0..6).map(f64::from).collect(); // [2, 3]
-        let b: Vec<f64> = (0..12).map(f64::from).collect(); // [3, 4]
-        let mut y = vec![1.0; 8];
-        matmul(MatMut::new(&mut y, 2, 4), false, 1.0, Mat::new(&a, 2, 3), Mat::new(&b, 3, 4), Threads::One);
-        assert_eq!(y, [20., 23., 26., 29., 56., 68., 80., 92.]);
-        matmul(MatMut::new(&mut y, 2, 4), true, 1.0, Mat::new(&a, 2, 3), Mat::new(&b, 3, 4), Threads::All);
-        assert_eq!(y, [40., 46., 52., 58., 112., 136., 160., 184.]);
-        let mut dw = vec![0.0; 12]; // a^T @ y: [3, 4]
-        let y = [1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0];
-        matmul(
-            MatMut::new(&mut dw, 3, 4),
-            false,
-            2.0,
-            Mat::new(&a, 2, 3).t(),
-            Mat::new(&y, 2, 4),
-            Threads::One,
-        );
-        assert_eq!(dw, [0., 6., 0., 0., 2., 8., 0., 0., 4., 10., 0., 0.]);
+    /// # Safety
+    /// The part must lie inside the matrix, and nobody else may use it.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn part(&self, row: usize, cols: Range<usize>) -> &mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride + cols.start), cols.len()) }
     }
 }

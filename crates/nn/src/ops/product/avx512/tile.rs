@@ -1,0 +1,133 @@
+//! The inner kernel: a tile of the result, up to 14 rows by 32 columns, kept in registers while one block of the depth goes by.
+
+use std::arch::x86_64::*;
+
+/// Rows of a tile. With two vectors in each, 28 of the 32 registers hold sums.
+pub(super) const ROWS: usize = 14;
+
+/// Columns of a tile: two vectors.
+pub(super) const COLS: usize = 32;
+
+/// How much of the depth is added up in one go. Part of what the bits of a product depend on: see the module's comment.
+pub(super) const DEPTH: usize = 768;
+
+/// Floats between the rows of a packed block of `a`; such that the rows do not compete for the same lines of the cache.
+pub(super) const A_STRIDE: usize = DEPTH + 16;
+
+/// Floats between the depths of a block of `a` that is packed by depth.
+pub(super) const A_DEPTH_STRIDE: usize = 16;
+
+/// What a call of the kernel works on. All pointers are to memory of the sizes that the fields say.
+pub(super) struct Tile<'a> {
+    pub(super) depth: usize,
+    /// The packed block of `a`: element `(r, p)` at `r * A_STRIDE + p`, or at `p * A_DEPTH_STRIDE + r`.
+    pub(super) a: *const f32,
+    /// The packed panel of `b`: element `(p, c)` at `p * COLS + c`.
+    pub(super) b: *mut f32,
+    /// Where the panel is read from, with the floats between its rows, by the call that packs it.
+    pub(super) b_from: (*const f32, usize),
+    pub(super) c: *mut f32,
+    pub(super) c_stride: usize,
+    /// What the sums are added to, with the floats between its rows; null for nothing.
+    pub(super) start: (*const f32, usize),
+    pub(super) scale: f32,
+    /// Which columns there are, in the left vector and in the right one.
+    pub(super) left: __mmask16,
+    pub(super) right: __mmask16,
+    /// What will be needed soon.
+    pub(super) ahead: &'a [*const f32],
+}
+
+/// How the kernel finds its operands.
+#[derive(Clone, Copy)]
+pub(super) struct Form {
+    /// Whether the block of `a` is packed by depth.
+    pub(super) by_depth: bool,
+    /// Whether this call packs the panel of `b`: what it loads, it stores. That costs nothing, where a pass of its own would.
+    pub(super) packs: bool,
+}
+
+/// Computes a tile of `rows` rows.
+///
+/// # Safety
+/// The CPU has AVX-512, and `tile` says the truth.
+pub(super) unsafe fn compute(rows: usize, form: Form, tile: &Tile) {
+    macro_rules! for_rows {
+        ($by_depth:literal, $packs:literal; $($rows:literal)*) => {
+            match rows {
+                // SAFETY: the caller's promise.
+                $($rows => unsafe { kernel::<$rows, $by_depth, $packs>(tile) },)*
+                _ => unreachable!("tiles have 1 to {ROWS} rows"),
+            }
+        };
+    }
+    match form {
+        Form { by_depth: false, packs: false } => for_rows!(false, false; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        Form { by_depth: false, packs: true } => for_rows!(false, true; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        Form { by_depth: true, packs: false } => for_rows!(true, false; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        Form { by_depth: true, packs: true } => for_rows!(true, true; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+    }
+}
+
+#[target_feature(enable = "avx512f")]
+unsafe fn kernel<const R: usize, const BY_DEPTH: bool, const PACKS: bool>(t: &Tile) {
+    let mut sums = [[_mm512_setzero_ps(); 2]; R];
+    macro_rules! step {
+        ($p:expr) => {{
+            let p = $p;
+            // SAFETY: `p` is below the depth, for which the caller has brought the operands.
+            unsafe {
+                let from =
+                    if PACKS { t.b_from.0.add(p * t.b_from.1) } else { t.b.add(p * COLS).cast_const() };
+                let (left, right) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
+                if PACKS {
+                    let to = t.b.add(p * COLS);
+                    _mm512_storeu_ps(to, left);
+                    _mm512_storeu_ps(to.add(16), right);
+                }
+                for r in 0..R {
+                    let at = if BY_DEPTH { p * A_DEPTH_STRIDE + r } else { r * A_STRIDE + p };
+                    let a = _mm512_set1_ps(*t.a.add(at));
+                    sums[r][0] = _mm512_fmadd_ps(a, left, sums[r][0]);
+                    sums[r][1] = _mm512_fmadd_ps(a, right, sums[r][1]);
+                }
+            }
+        }};
+    }
+    let whole = t.depth / 4 * 4;
+    let (mut ahead, mut row) = (t.ahead.iter(), 0);
+    for p in (0..whole).step_by(4) {
+        // A few requests at a time: more at once would wait for each other.
+        if row < R {
+            let c = t.c.wrapping_add(row * t.c_stride).cast_const();
+            _mm_prefetch::<_MM_HINT_T1>(c.cast());
+            _mm_prefetch::<_MM_HINT_T1>(c.wrapping_add(16).cast());
+            row += 1;
+        }
+        if let Some(line) = ahead.next() {
+            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+        }
+        step!(p);
+        step!(p + 1);
+        step!(p + 2);
+        step!(p + 3);
+    }
+    for p in whole..t.depth {
+        step!(p);
+    }
+    let scale = _mm512_set1_ps(t.scale);
+    for (r, [left, right]) in sums.into_iter().enumerate() {
+        let (mut left, mut right) = (_mm512_mul_ps(left, scale), _mm512_mul_ps(right, scale));
+        // SAFETY: the masks keep the tile inside the result.
+        unsafe {
+            if !t.start.0.is_null() {
+                let start = t.start.0.add(r * t.start.1);
+                left = _mm512_add_ps(left, _mm512_maskz_loadu_ps(t.left, start));
+                right = _mm512_add_ps(right, _mm512_maskz_loadu_ps(t.right, start.wrapping_add(16)));
+            }
+            let c = t.c.add(r * t.c_stride);
+            _mm512_mask_storeu_ps(c, t.left, left);
+            _mm512_mask_storeu_ps(c.wrapping_add(16), t.right, right);
+        }
+    }
+}
