@@ -56,7 +56,7 @@ impl<'a, T: Real> Mat<'a, T> {
     }
 
     /// Some of the rows.
-    pub(crate) fn some_rows(self, rows: &std::ops::Range<usize>) -> Self {
+    pub(crate) fn some_rows(self, rows: &Range<usize>) -> Self {
         assert!(rows.end <= self.rows, "rows outside the matrix");
         Self { data: &self.data[rows.start * self.row_stride..], rows: rows.len(), ..self }
     }

@@ -22,10 +22,13 @@ use std::sync::{Mutex, PoisonError};
 use super::mat::Rows;
 use super::{Finish, Mat, MatMut, Product, Start};
 use ahead::{Ahead, Lines};
-use tile::{A_DEPTH_STRIDE, A_STRIDE, COLS, DEPTH, Form, ROWS, Tile};
+use tile::{A_BLOCK, COLS, DEPTH, ROWS, Tile};
 
 /// Floats of `b` that a task packs at a time: what leaves room for the rest in a second-level cache of 1 to 2 MiB.
-const B_BLOCK: usize = 256 * DEPTH;
+const B_BLOCK: usize = 384 * DEPTH;
+
+/// Blocks of rows up to which all of `a` is packed at once.
+const FEW: usize = 20;
 
 /// Whether this CPU has what the kernels need.
 pub(super) fn available() -> bool {
@@ -109,8 +112,11 @@ pub(super) fn run(product: &Product<f32>, dst: &MatMut<f32>) {
     let work = |mine: usize| {
         while let Some((task, next)) = tasks.take(mine) {
             let next = next.map(|next| tasks.cols(next));
-            // SAFETY: the CPU has AVX-512; the job's matrices are as it says; the tasks' parts of the result do not overlap.
-            with_scratch(|scratch| unsafe { block(&job, tasks.rows(task), tasks.cols(task), next, scratch) });
+            with_scratch(|scratch| {
+                let part = Part { job: &job, rows: tasks.rows(task), cols: tasks.cols(task), next, scratch };
+                // SAFETY: the CPU has AVX-512; the job's matrices are as it says; the tasks' parts of the result do not overlap.
+                unsafe { part.compute() };
+            });
         }
     };
     match threads {
@@ -132,36 +138,23 @@ struct Tasks {
 
 impl Tasks {
     fn new(job: &Job, threads: usize) -> Self {
-        /// Below this many rows, packing `b` again for each part would show.
-        const FEWEST_ROWS: usize = 512;
-        /// Below this many columns, packing `a` again for each part would show.
-        const FEWEST_COLS: usize = 128;
+        /// From this many rows for each thread on, all threads may pack the same columns of `b`.
+        const ROWS_PER_THREAD: usize = 640;
         let panels = job.cols.div_ceil(COLS);
-        let widest = B_BLOCK / job.depth.clamp(1, DEPTH) / COLS * COLS;
-        let mut col_parts = job.cols.div_ceil(widest.min(1024));
-        let mut row_parts = 1;
-        if threads > 1 {
-            // Several for each thread, so that one that is held up leaves the others something to take over.
-            let wanted = 4 * threads;
-            row_parts = wanted.div_ceil(col_parts).min(job.rows / FEWEST_ROWS).max(1);
-            if row_parts * col_parts < wanted {
-                col_parts = col_parts.max(wanted.div_ceil(row_parts).min(job.cols / FEWEST_COLS));
-            }
-            if row_parts == 1 {
-                col_parts = col_parts.next_multiple_of(threads);
-            }
+        let widest = match few_rows(job.rows) {
+            true => job.cols.div_ceil(2 * threads).max(4 * COLS),
+            false => (B_BLOCK / job.depth.clamp(1, DEPTH)).min(1024),
+        };
+        let row_parts = if job.rows / threads >= ROWS_PER_THREAD { threads } else { 1 };
+        let mut col_parts = panels.div_ceil((widest / COLS).max(1));
+        if row_parts == 1 {
+            // As much for every thread.
+            col_parts = col_parts.next_multiple_of(threads).min(panels);
         }
-        let col_parts = col_parts.min(panels);
         let tasks = row_parts * col_parts;
         let queue = |t: usize| Mutex::new(t * tasks / threads..(t + 1) * tasks / threads);
-        Self {
-            rows: job.rows,
-            row_parts,
-            panels,
-            col_parts,
-            cols: job.cols,
-            queues: (0..threads).map(queue).collect(),
-        }
+        let queues = (0..threads).map(queue).collect();
+        Self { rows: job.rows, row_parts, panels, col_parts, cols: job.cols, queues }
     }
 
     /// A task, and the one that comes after it if that is known.
@@ -177,11 +170,11 @@ impl Tasks {
     }
 
     fn rows(&self, task: usize) -> Range<usize> {
-        part(self.rows, self.row_parts, task % self.row_parts)
+        part(self.rows, self.row_parts, task / self.col_parts)
     }
 
     fn cols(&self, task: usize) -> Range<usize> {
-        let panels = part(self.panels, self.col_parts, task / self.row_parts);
+        let panels = part(self.panels, self.col_parts, task % self.col_parts);
         panels.start * COLS..(panels.end * COLS).min(self.cols)
     }
 }
@@ -191,7 +184,7 @@ fn part(len: usize, parts: usize, i: usize) -> Range<usize> {
     i * len / parts..(i + 1) * len / parts
 }
 
-/// Room for a packed block of `a`, and one of `b` behind it.
+/// Room for packed blocks of `a`, and for those of `b` behind it.
 struct Scratch {
     a: *mut f32,
     b: *mut f32,
@@ -199,107 +192,209 @@ struct Scratch {
 
 /// Calls `f` with this thread's room, which it keeps: fresh memory would cost more than the packing.
 fn with_scratch<R>(f: impl FnOnce(&Scratch) -> R) -> R {
-    // By rows or by depth, whichever takes more.
-    const A_BLOCK: usize = A_DEPTH_STRIDE * A_STRIDE;
     const LINE: usize = 64;
     thread_local!(static ROOM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
     ROOM.with_borrow_mut(|room| {
         // A partial panel at the end of a block is as long as a whole one.
-        room.resize(A_BLOCK + B_BLOCK + COLS * DEPTH + LINE, 0.0);
+        room.resize(FEW * A_BLOCK + B_BLOCK + COLS * DEPTH + LINE, 0.0);
         let a = room.as_mut_ptr();
-        // SAFETY: the room is longer than both blocks by more than a line.
+        // SAFETY: the room is longer than all blocks by more than a line.
         let (a, b) = unsafe {
             let a = a.add(a.align_offset(LINE));
-            (a, a.add(A_BLOCK))
+            (a, a.add(FEW * A_BLOCK))
         };
         f(&Scratch { a, b })
     })
 }
 
-/// Computes a part of the result. `next` are the columns that this thread will do after it.
-///
-/// # Safety
-/// The CPU has AVX-512; the part lies inside the result, and nobody else touches it.
-#[target_feature(enable = "avx512f")]
-unsafe fn block(
-    job: &Job,
+/// Whether all rows are few enough to be packed at once.
+fn few_rows(rows: usize) -> bool {
+    rows <= FEW * ROWS
+}
+
+/// A part of the result, as one task computes it.
+struct Part<'a> {
+    job: &'a Job<'a>,
     rows: Range<usize>,
     cols: Range<usize>,
+    /// The columns that this thread will do after it.
     next: Option<Range<usize>>,
-    scratch: &Scratch,
-) {
-    let panels = cols.len().div_ceil(COLS);
-    let row_blocks = rows.len().div_ceil(ROWS);
-    let depth_blocks = job.depth.div_ceil(DEPTH).max(1);
-    let depth_block = |i: usize| (i * DEPTH).min(job.depth)..((i + 1) * DEPTH).min(job.depth);
-    let mut ahead = Ahead::new();
-    for d in 0..depth_blocks {
-        let depth = depth_block(d);
-        let mut b_next = match &next {
-            _ if d + 1 < depth_blocks => job.b.lines(&depth_block(d + 1), &cols),
-            Some(next) if *next != cols => job.b.lines(&depth_block(0), next),
-            _ => Lines::none(),
-        };
-        let b_share = b_next.left().div_ceil(row_blocks * panels);
-        for r in 0..row_blocks {
-            let of = |r: usize| {
-                let part = part(rows.len(), row_blocks, r);
-                rows.start + part.start..rows.start + part.end
-            };
-            let here = of(r);
-            // SAFETY: inside `a`; a block of it has at most ROWS rows and DEPTH steps.
-            let by_depth = unsafe {
-                pack::pack_a(scratch.a, job.a.at(here.start, depth.start), here.len(), depth.len())
-            };
-            let mut a_next = match r + 1 < row_blocks {
-                true => job.a.lines(&of(r + 1), &depth),
-                false => Lines::none(),
-            };
-            let a_share = a_next.left().div_ceil(panels);
-            for p in 0..panels {
-                let first = cols.start + p * COLS;
-                let width = COLS.min(cols.end - first);
-                ahead.clear();
-                ahead.take(&mut a_next, a_share);
-                ahead.take(&mut b_next, b_share);
-                // SAFETY: a panel inside the scratch and inside `b`; the tile lies inside the result, and so does what it starts with.
-                unsafe {
-                    let panel = scratch.b.add(p * COLS * depth.len());
-                    let b = job.b.at(depth.start, first);
-                    // A whole panel whose rows lie side by side is packed by the first kernel that reads it.
-                    let packs = r == 0 && width == COLS && b.col_stride == 1;
-                    if r == 0 && !packs {
-                        pack::pack_b(panel, b, depth.len(), width);
-                    }
-                    let c = job.dst.part(here.start, first..first + width).as_mut_ptr();
-                    let start = match job.start {
-                        _ if d > 0 => (c.cast_const(), job.dst_stride),
-                        Start::Zero => (std::ptr::null(), 0),
-                        Start::Row(row) => (row.as_ptr().add(first), 0),
-                        Start::There => (c.cast_const(), job.dst_stride),
-                    };
-                    let tile = Tile {
-                        depth: depth.len(),
-                        a: scratch.a,
-                        b: panel,
-                        b_from: (b.data, b.row_stride),
-                        c,
-                        c_stride: job.dst_stride,
-                        start,
-                        scale: job.scale,
-                        left: pack::first(width),
-                        right: pack::first(width.saturating_sub(16)),
-                        ahead: ahead.lines(),
-                    };
-                    tile::compute(here.len(), Form { by_depth, packs }, &tile);
-                }
-            }
-            if let (Some(finish), true) = (job.finish, d + 1 == depth_blocks) {
-                for row in here {
-                    // SAFETY: this part of the row is this task's.
-                    finish(row, cols.start, unsafe { job.dst.part(row, cols.clone()) });
+    scratch: &'a Scratch,
+}
+
+impl Part<'_> {
+    /// # Safety
+    /// The CPU has AVX-512; the part lies inside the result, and nobody else touches it.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn compute(&self) {
+        for d in 0..self.job.depth.div_ceil(DEPTH).max(1) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match few_rows(self.job.rows) {
+                    true => self.by_panels(d),
+                    false => self.by_rows(d),
                 }
             }
         }
+    }
+
+    /// One block of the depth, with all rows of `a` packed and one panel of `b` at a time.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn by_panels(&self, d: usize) {
+        let (blocks, panels) = (self.blocks(), self.panels());
+        // SAFETY: there is room for all rows; everything lies inside the part.
+        unsafe {
+            let by_depth = self.pack_a(0..blocks, d);
+            let mut ahead = Ahead::new();
+            for p in 0..panels {
+                let mut next = match () {
+                    _ if p + 1 < panels => self.job.b.lines(&self.depth(d), &self.panel(p + 1)),
+                    _ if d + 1 < self.depth_blocks() => self.job.b.lines(&self.depth(d + 1), &self.panel(0)),
+                    _ => Lines::none(),
+                };
+                let share = next.left().div_ceil(blocks);
+                for r in 0..blocks {
+                    ahead.clear();
+                    ahead.take(&mut next, share);
+                    let a = self.scratch.a.add(r * A_BLOCK);
+                    self.tile(d, r, p, (a, by_depth), self.scratch.b, &ahead);
+                }
+            }
+            for r in 0..blocks {
+                self.finish(d, r);
+            }
+        }
+    }
+
+    /// One block of the depth, with all columns of `b` packed and some rows of `a` at a time.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn by_rows(&self, d: usize) {
+        /// Blocks of rows that are packed together where they share lines of the cache.
+        const TOGETHER: usize = 4;
+        let together = if self.job.a.col_stride == 1 { 1 } else { TOGETHER };
+        let (blocks, panels) = (self.blocks(), self.panels());
+        let mut b_next = match &self.next {
+            _ if d + 1 < self.depth_blocks() => self.job.b.lines(&self.depth(d + 1), &self.cols),
+            Some(next) if *next != self.cols => self.job.b.lines(&self.depth(0), next),
+            _ => Lines::none(),
+        };
+        let b_share = b_next.left().div_ceil(blocks * panels);
+        let mut ahead = Ahead::new();
+        for first in (0..blocks).step_by(together) {
+            let group = |first: usize| first..(first + together).min(blocks);
+            let here = group(first);
+            // SAFETY: there is room for a group; everything lies inside the part.
+            unsafe {
+                let by_depth = self.pack_a(here.clone(), d);
+                let next = group(here.end);
+                let mut a_next = match next.is_empty() {
+                    true => Lines::none(),
+                    false => self
+                        .job
+                        .a
+                        .lines(&(self.block(next.start).start..self.block(next.end - 1).end), &self.depth(d)),
+                };
+                let a_share = a_next.left().div_ceil(panels * here.len());
+                for r in here {
+                    for p in 0..panels {
+                        ahead.clear();
+                        ahead.take(&mut a_next, a_share);
+                        ahead.take(&mut b_next, b_share);
+                        let a = self.scratch.a.add((r - first) * A_BLOCK);
+                        let b = self.scratch.b.add(p * COLS * self.depth(d).len());
+                        self.tile(d, r, p, (a, by_depth), b, &ahead);
+                    }
+                    self.finish(d, r);
+                }
+            }
+        }
+    }
+
+    /// Packs these blocks of rows.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn pack_a(&self, blocks: Range<usize>, d: usize) -> bool {
+        let sizes = blocks.clone().map(|r| self.block(r).len());
+        // SAFETY: the blocks lie inside `a`; the caller has room for them.
+        unsafe {
+            let from = self.job.a.at(self.block(blocks.start).start, self.depth(d).start);
+            pack::pack_a(self.scratch.a, from, sizes, self.depth(d).len())
+        }
+    }
+
+    /// Block `r` of the rows in panel `p`. The first one packs the panel.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn tile(
+        &self,
+        d: usize,
+        r: usize,
+        p: usize,
+        (a, by_depth): (*const f32, bool),
+        panel: *mut f32,
+        ahead: &Ahead,
+    ) {
+        let (job, rows, cols, depth) = (self.job, self.block(r), self.panel(p), self.depth(d));
+        // SAFETY: the caller's promise: everything lies inside the part.
+        unsafe {
+            if r == 0 {
+                pack::pack_b(panel, job.b.at(depth.start, cols.start), depth.len(), cols.len());
+            }
+            let c = job.dst.part(rows.start, cols.clone()).as_mut_ptr();
+            let start = match job.start {
+                Start::Zero if d == 0 => (std::ptr::null(), 0),
+                Start::Row(row) if d == 0 => (row.as_ptr().add(cols.start), 0),
+                _ => (c.cast_const(), job.dst_stride),
+            };
+            let tile = Tile {
+                depth: depth.len(),
+                a,
+                by_depth,
+                b: panel,
+                c,
+                c_stride: job.dst_stride,
+                start,
+                scale: job.scale,
+                left: pack::first(cols.len()),
+                right: pack::first(cols.len().saturating_sub(16)),
+                ahead: ahead.lines(),
+            };
+            tile::compute(rows.len(), &tile);
+        }
+    }
+
+    /// Tells who waits for complete rows.
+    unsafe fn finish(&self, d: usize, r: usize) {
+        if let (Some(finish), true) = (self.job.finish, d + 1 == self.depth_blocks()) {
+            for row in self.block(r) {
+                // SAFETY: this part of the row is this task's.
+                finish(row, self.cols.start, unsafe { self.job.dst.part(row, self.cols.clone()) });
+            }
+        }
+    }
+
+    fn blocks(&self) -> usize {
+        self.rows.len().div_ceil(ROWS)
+    }
+
+    /// The rows of a block; all blocks have about as many.
+    fn block(&self, r: usize) -> Range<usize> {
+        let part = part(self.rows.len(), self.blocks(), r);
+        self.rows.start + part.start..self.rows.start + part.end
+    }
+
+    fn panels(&self) -> usize {
+        self.cols.len().div_ceil(COLS)
+    }
+
+    fn panel(&self, p: usize) -> Range<usize> {
+        let start = self.cols.start + p * COLS;
+        start..(start + COLS).min(self.cols.end)
+    }
+
+    fn depth_blocks(&self) -> usize {
+        self.job.depth.div_ceil(DEPTH).max(1)
+    }
+
+    fn depth(&self, d: usize) -> Range<usize> {
+        (d * DEPTH).min(self.job.depth)..((d + 1) * DEPTH).min(self.job.depth)
     }
 }

@@ -3,29 +3,53 @@
 use std::arch::x86_64::*;
 
 use super::Operand;
-use super::tile::{A_DEPTH_STRIDE, A_STRIDE, COLS};
+use super::tile::{A_BLOCK, A_DEPTH_STRIDE, A_STRIDE, COLS};
 
 /// The mask of the first `count` of 16 lanes.
 pub(super) fn first(count: usize) -> __mmask16 {
     if count >= 16 { !0 } else { (1 << count) - 1 }
 }
 
-/// Packs `rows` rows of `a` over `depth`, and says whether the block is packed by depth.
+/// Packs blocks of rows of `a`, one behind the other, over `depth`, and says whether they are packed by depth. `blocks` are the numbers of
+/// rows of the blocks.
 ///
 /// # Safety
-/// The part must lie inside `a`, and `to` have room for it.
+/// The rows must lie inside `a`, and `to` have room for the blocks.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn pack_a(to: *mut f32, a: Operand, rows: usize, depth: usize) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match a {
-            Operand { col_stride: 1, .. } => copy_rows((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
-            Operand { row_stride: 1, .. } => {
-                copy_rows((to, A_DEPTH_STRIDE), (a.data, a.col_stride), depth, rows);
-                return true;
+pub(super) unsafe fn pack_a(
+    to: *mut f32,
+    a: Operand,
+    blocks: impl Iterator<Item = usize> + Clone,
+    depth: usize,
+) -> bool {
+    let by_depth = a.col_stride != 1 && a.row_stride == 1;
+    if by_depth {
+        // All blocks at each depth: their elements share lines of the cache.
+        for p in 0..depth {
+            let mut row = 0;
+            for (block, rows) in blocks.clone().enumerate() {
+                // SAFETY: the caller's promise; the mask keeps the load inside the block.
+                unsafe {
+                    let from = a.at(row, p).data;
+                    let to = to.add(block * A_BLOCK + p * A_DEPTH_STRIDE);
+                    _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(first(rows), from));
+                }
+                row += rows;
             }
-            _ => copy_elements((to, A_STRIDE), a, rows, depth),
         }
+        return true;
+    }
+    let mut row = 0;
+    for (block, rows) in blocks.enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let (to, a) = (to.add(block * A_BLOCK), a.at(row, 0));
+            match a.col_stride {
+                1 => copy_rows((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
+                _ => copy_elements((to, A_STRIDE), a, rows, depth),
+            }
+        }
+        row += rows;
     }
     false
 }

@@ -9,7 +9,7 @@ pub(super) const ROWS: usize = 14;
 pub(super) const COLS: usize = 32;
 
 /// How much of the depth is added up in one go. Part of what the bits of a product depend on: see the module's comment.
-pub(super) const DEPTH: usize = 768;
+pub(super) const DEPTH: usize = 384;
 
 /// Floats between the rows of a packed block of `a`; such that the rows do not compete for the same lines of the cache.
 pub(super) const A_STRIDE: usize = DEPTH + 16;
@@ -17,15 +17,17 @@ pub(super) const A_STRIDE: usize = DEPTH + 16;
 /// Floats between the depths of a block of `a` that is packed by depth.
 pub(super) const A_DEPTH_STRIDE: usize = 16;
 
+/// Floats of a packed block of `a`, however it is packed.
+pub(super) const A_BLOCK: usize = A_DEPTH_STRIDE * A_STRIDE;
+
 /// What a call of the kernel works on. All pointers are to memory of the sizes that the fields say.
 pub(super) struct Tile<'a> {
     pub(super) depth: usize,
-    /// The packed block of `a`: element `(r, p)` at `r * A_STRIDE + p`, or at `p * A_DEPTH_STRIDE + r`.
+    /// The packed block of `a`: element `(r, p)` at `r * A_STRIDE + p`, or, where it is packed by depth, at `p * A_DEPTH_STRIDE + r`.
     pub(super) a: *const f32,
+    pub(super) by_depth: bool,
     /// The packed panel of `b`: element `(p, c)` at `p * COLS + c`.
-    pub(super) b: *mut f32,
-    /// Where the panel is read from, with the floats between its rows, by the call that packs it.
-    pub(super) b_from: (*const f32, usize),
+    pub(super) b: *const f32,
     pub(super) c: *mut f32,
     pub(super) c_stride: usize,
     /// What the sums are added to, with the floats between its rows; null for nothing.
@@ -38,53 +40,36 @@ pub(super) struct Tile<'a> {
     pub(super) ahead: &'a [*const f32],
 }
 
-/// How the kernel finds its operands.
-#[derive(Clone, Copy)]
-pub(super) struct Form {
-    /// Whether the block of `a` is packed by depth.
-    pub(super) by_depth: bool,
-    /// Whether this call packs the panel of `b`: what it loads, it stores. That costs nothing, where a pass of its own would.
-    pub(super) packs: bool,
-}
-
 /// Computes a tile of `rows` rows.
 ///
 /// # Safety
 /// The CPU has AVX-512, and `tile` says the truth.
-pub(super) unsafe fn compute(rows: usize, form: Form, tile: &Tile) {
+pub(super) unsafe fn compute(rows: usize, tile: &Tile) {
     macro_rules! for_rows {
-        ($by_depth:literal, $packs:literal; $($rows:literal)*) => {
+        ($by_depth:literal; $($rows:literal)*) => {
             match rows {
                 // SAFETY: the caller's promise.
-                $($rows => unsafe { kernel::<$rows, $by_depth, $packs>(tile) },)*
+                $($rows => unsafe { kernel::<$rows, $by_depth>(tile) },)*
                 _ => unreachable!("tiles have 1 to {ROWS} rows"),
             }
         };
     }
-    match form {
-        Form { by_depth: false, packs: false } => for_rows!(false, false; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-        Form { by_depth: false, packs: true } => for_rows!(false, true; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-        Form { by_depth: true, packs: false } => for_rows!(true, false; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
-        Form { by_depth: true, packs: true } => for_rows!(true, true; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+    match tile.by_depth {
+        false => for_rows!(false; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
+        true => for_rows!(true; 1 2 3 4 5 6 7 8 9 10 11 12 13 14),
     }
 }
 
 #[target_feature(enable = "avx512f")]
-unsafe fn kernel<const R: usize, const BY_DEPTH: bool, const PACKS: bool>(t: &Tile) {
+unsafe fn kernel<const R: usize, const BY_DEPTH: bool>(t: &Tile) {
     let mut sums = [[_mm512_setzero_ps(); 2]; R];
     macro_rules! step {
         ($p:expr) => {{
             let p = $p;
             // SAFETY: `p` is below the depth, for which the caller has brought the operands.
             unsafe {
-                let from =
-                    if PACKS { t.b_from.0.add(p * t.b_from.1) } else { t.b.add(p * COLS).cast_const() };
-                let (left, right) = (_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16)));
-                if PACKS {
-                    let to = t.b.add(p * COLS);
-                    _mm512_storeu_ps(to, left);
-                    _mm512_storeu_ps(to.add(16), right);
-                }
+                let b = t.b.add(p * COLS);
+                let (left, right) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
                 for r in 0..R {
                     let at = if BY_DEPTH { p * A_DEPTH_STRIDE + r } else { r * A_STRIDE + p };
                     let a = _mm512_set1_ps(*t.a.add(at));
@@ -100,8 +85,8 @@ unsafe fn kernel<const R: usize, const BY_DEPTH: bool, const PACKS: bool>(t: &Ti
         // A few requests at a time: more at once would wait for each other.
         if row < R {
             let c = t.c.wrapping_add(row * t.c_stride).cast_const();
-            _mm_prefetch::<_MM_HINT_T1>(c.cast());
-            _mm_prefetch::<_MM_HINT_T1>(c.wrapping_add(16).cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.cast());
+            _mm_prefetch::<_MM_HINT_T0>(c.wrapping_add(16).cast());
             row += 1;
         }
         if let Some(line) = ahead.next() {
