@@ -3,7 +3,7 @@
 use candle_core::WithDType;
 use num_traits::Float;
 
-use super::product::{MatMut, Product, fast_f32};
+use super::product::{MatMut, Product, fast_f32, fast_f32_sums_of};
 
 /// Partial sums are kept in this many lanes: enough for the widest vector registers, and a fixed
 /// number, so that the order of summation never depends on the machine.
@@ -23,6 +23,10 @@ pub(crate) trait Real: WithDType + Float + std::iter::Sum + Default + 'static {
     /// Computes the product on kernels of our own, where there are some for this type and CPU.
     fn fast_product(_product: &Product<Self>, _dst: &MatMut<Self>) -> bool {
         false
+    }
+    /// How many terms of a sum these kernels add up at a time.
+    fn sums_of() -> Option<usize> {
+        None
     }
 }
 
@@ -102,6 +106,10 @@ impl Real for f32 {
 
     fn fast_product(product: &Product<Self>, dst: &MatMut<Self>) -> bool {
         fast_f32(product, dst)
+    }
+
+    fn sums_of() -> Option<usize> {
+        fast_f32_sums_of()
     }
 }
 

@@ -140,7 +140,7 @@ fn fits(len: usize, rows: usize, cols: usize, row_stride: usize, col_stride: usi
 }
 
 /// The rows of a result, for tasks that each have a part of them.
-pub(super) struct Rows<'a, T> {
+pub(crate) struct Rows<'a, T> {
     data: *mut T,
     stride: usize,
     borrow: PhantomData<&'a MatMut<T>>,
@@ -150,14 +150,14 @@ pub(super) struct Rows<'a, T> {
 unsafe impl<T: Send> Sync for Rows<'_, T> {}
 
 impl<'a, T: Real> Rows<'a, T> {
-    pub(super) fn of(dst: &'a MatMut<T>) -> Self {
+    pub(crate) fn of(dst: &'a MatMut<T>) -> Self {
         Self { data: dst.data, stride: dst.row_stride, borrow: PhantomData }
     }
 
     /// # Safety
     /// The part must lie inside the matrix, and nobody else may use it.
     #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn part(&self, row: usize, cols: Range<usize>) -> &mut [T] {
+    pub(crate) unsafe fn part(&self, row: usize, cols: Range<usize>) -> &mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(row * self.stride + cols.start), cols.len()) }
     }

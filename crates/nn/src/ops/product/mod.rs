@@ -9,7 +9,7 @@ mod avx512;
 mod mat;
 mod through_gemm;
 
-pub(crate) use mat::{Mat, MatMut};
+pub(crate) use mat::{Mat, MatMut, Rows};
 
 use std::time::Instant;
 
@@ -35,7 +35,7 @@ enum Start<'a, T> {
 }
 
 /// What is done to a part of a row of the result once it is complete, while it is still in the cache: `(row, first column, part)`.
-type Finish<'a, T> = dyn Fn(usize, usize, &mut [T]) + Sync + 'a;
+pub(crate) type Finish<'a, T> = dyn Fn(usize, usize, &mut [T]) + Sync + 'a;
 
 /// `scale * a @ b`, and where it goes. The result has the same bits at any number of threads.
 ///
@@ -74,8 +74,8 @@ impl<'a, T: Real> Product<'a, T> {
     }
 
     /// Calls `finish` with every complete part of a row. It must not start products or parallel loops.
-    pub(crate) fn then(self, finish: &'a Finish<'a, T>) -> Self {
-        Self { finish: Some(finish), ..self }
+    pub(crate) fn then(self, finish: Option<&'a Finish<'a, T>>) -> Self {
+        Self { finish, ..self }
     }
 
     pub(crate) fn on(self, threads: Threads) -> Self {
@@ -93,6 +93,12 @@ impl<'a, T: Real> Product<'a, T> {
     /// Adds the result to `dst`.
     pub(crate) fn add_to(self, dst: MatMut<T>) {
         Self { start: Start::There, ..self }.write(dst);
+    }
+
+    /// How many terms of a sum are added up before they are added to the ones before: a sum that is cut at multiples of this and goes on
+    /// with [`add_to`](Self::add_to) has the same bits. `None` where that depends on more than the length of the sum.
+    pub(crate) fn sums_of() -> Option<usize> {
+        T::sums_of()
     }
 
     /// How many threads are worth while.
@@ -126,6 +132,15 @@ pub fn product_seconds(
         start.elapsed().as_secs_f64()
     };
     (0..repeat).map(once).collect()
+}
+
+/// How many terms our own kernels add up at a time, if this CPU has what they need.
+pub(super) fn fast_f32_sums_of() -> Option<usize> {
+    #[cfg(target_arch = "x86_64")]
+    if avx512::available() {
+        return Some(avx512::SUMS_OF);
+    }
+    None
 }
 
 /// Runs an f32 product on our own kernels, if this CPU has what they need.

@@ -3,7 +3,7 @@
 use super::*;
 use tenterhook_hooks::random::Stream;
 
-const SHAPES: [[usize; 3]; 12] = [
+const SHAPES: [[usize; 3]; 13] = [
     [1, 1, 1],
     [1, 40, 70],
     [2, 800, 33],
@@ -16,6 +16,7 @@ const SHAPES: [[usize; 3]; 12] = [
     [64, 64, 64],
     [131, 1537, 65],
     [600, 30, 257],
+    [26, 400, 8195],
 ];
 
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
@@ -130,14 +131,16 @@ fn starts_scales_and_finishes() {
         let finish = |_: usize, first: usize, part: &mut [f32]| {
             part.iter_mut().zip(first..).for_each(|(y, column)| *y = -*y + column as f32);
         };
-        for kernel in [fast as fn(&Product<f32>, &MatMut<f32>), through_gemm::run::<f32>] {
-            let ways = [Lies::ByRows, Lies::ByRows];
+        let kernels = [fast as fn(&Product<f32>, &MatMut<f32>), through_gemm::run::<f32>];
+        for (kernel, lies) in kernels.into_iter().flat_map(|kernel| WAYS.map(|lies| (kernel, lies))) {
+            let ways = [Lies::ByRows, lies];
             let added = case.compute(ways, |p| Product { start: Start::There, ..p.scaled(0.5) }, kernel, 3.0);
-            // SAFETY-free way to hand borrowed data to a closure that is generic over the product's life.
-            let (a, b) = (Mat::new(&case.a, size[0], size[1]), Mat::new(&case.b, size[1], size[2]));
+            // Not through `compute`, whose closure is generic over the product's life and so cannot borrow.
+            let (b, b_row, b_col) = laid(&case.b, size[2], lies);
+            let b = Mat::strided(&b, size[1], size[2], b_row, b_col);
             let mut finished = vec![f32::NAN; size[0] * size[2]];
             kernel(
-                &Product::of(a, b).plus_row(Some(&row)).then(&finish),
+                &Product::of(Mat::new(&case.a, size[0], size[1]), b).plus_row(Some(&row)).then(Some(&finish)),
                 &MatMut::new(&mut finished, size[0], size[2]),
             );
             for (i, (exact, terms)) in exact.iter().enumerate() {
@@ -188,6 +191,10 @@ fn only_the_length_of_a_sum_decides_its_bits() {
     for ways in WAYS.into_iter().flat_map(|a| WAYS.map(|b| [a, b])) {
         assert_eq!(bits(&whole), bits(&case.compute(ways, |p| p, fast, 0.0)), "{ways:?}");
     }
+    let wide = Case::new([40, 500, 8200]);
+    let by_rows = wide.compute([Lies::ByRows; 2], |p| p, fast, 0.0);
+    let by_columns = wide.compute([Lies::ByRows, Lies::ByColumns], |p| p, fast, 0.0);
+    assert_eq!(bits(&by_rows), bits(&by_columns), "turned");
     for rows in [1, 2, 3, 4, 5, 13, 15] {
         let few = Case { size: [rows, k, n], a: case.a[..rows * k].to_vec(), b: case.b.clone() };
         for b in WAYS {

@@ -7,7 +7,8 @@
 //!
 //! **The way through memory.** The result is cut into tasks of some rows and some columns. A task packs a block of `b` that stays in the second-level
 //! cache, then takes `a` in blocks of 14 rows that stay in the first-level cache, and lets the [kernel](tile) run over all panels of
-//! 32 columns. What comes next is [asked for](ahead) meanwhile.
+//! 32 columns. What comes next is [asked for](ahead) meanwhile. Where `b` lies by columns and `a` has few rows, the [turned](Job::turned) product is
+//! computed, so that the large operand is read as it lies.
 
 mod ahead;
 mod pack;
@@ -29,6 +30,9 @@ const B_BLOCK: usize = 384 * DEPTH;
 
 /// Blocks of rows up to which all of `a` is packed at once.
 const FEW: usize = 20;
+
+/// How many terms of a sum are added up at a time.
+pub(super) const SUMS_OF: usize = DEPTH;
 
 /// Whether this CPU has what the kernels need.
 pub(super) fn available() -> bool {
@@ -89,6 +93,49 @@ struct Job<'a> {
     start: Start<'a, f32>,
     scale: f32,
     finish: Option<&'a Finish<'a, f32>>,
+    /// Whether rows and columns have changed places: element `(r, c)` of the job is element `(c, r)` of the result.
+    turned: bool,
+}
+
+impl Job<'_> {
+    /// The same product with rows and columns changed, `(a b)^T = b^T a^T`: the same sums in the same order.
+    fn turned(self) -> Self {
+        let turn = |operand: Operand| Operand {
+            row_stride: operand.col_stride,
+            col_stride: operand.row_stride,
+            ..operand
+        };
+        Self {
+            rows: self.cols,
+            cols: self.rows,
+            a: turn(self.b),
+            b: turn(self.a),
+            turned: !self.turned,
+            ..self
+        }
+    }
+
+    /// Whether `b` would have to be turned as it is packed, for too few rows to make up for it.
+    fn is_better_turned(&self) -> bool {
+        /// Columns from which reading them as they lie pays: those of a vocabulary.
+        const MANY: usize = 8192;
+        let few = COLS * 3 / 4..=B_BLOCK / DEPTH;
+        self.b.row_stride == 1 && self.b.col_stride != 1 && few.contains(&self.rows) && self.cols >= MANY
+    }
+
+    /// Where a part of the result begins, and the floats between its rows (columns in a turned job).
+    ///
+    /// # Safety
+    /// The part must be the caller's own.
+    unsafe fn place(&self, rows: &Range<usize>, cols: &Range<usize>) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.turned {
+                false => self.dst.part(rows.start, cols.clone()).as_mut_ptr(),
+                true => self.dst.part(cols.start, rows.clone()).as_mut_ptr(),
+            }
+        }
+    }
 }
 
 pub(super) fn run(product: &Product<f32>, dst: &MatMut<f32>) {
@@ -103,11 +150,13 @@ pub(super) fn run(product: &Product<f32>, dst: &MatMut<f32>) {
         start: product.start,
         scale: product.scale,
         finish: product.finish,
+        turned: false,
     };
     let threads = product.threads();
     if job.rows <= thin::ROWS {
         return thin::run(&job, threads);
     }
+    let job = if job.is_better_turned() { job.turned() } else { job };
     let tasks = Tasks::new(&job, threads);
     let work = |mine: usize| {
         while let Some((task, next)) = tasks.take(mine) {
@@ -145,7 +194,12 @@ impl Tasks {
             true => job.cols.div_ceil(2 * threads).max(4 * COLS),
             false => (B_BLOCK / job.depth.clamp(1, DEPTH)).min(1024),
         };
-        let row_parts = if job.rows / threads >= ROWS_PER_THREAD { threads } else { 1 };
+        let row_parts = match job.turned {
+            // All columns are packed for every part, and they are few.
+            true => (job.rows / (8 * ROWS)).clamp(1, 4 * threads),
+            false if job.rows / threads >= ROWS_PER_THREAD => threads,
+            false => 1,
+        };
         let mut col_parts = panels.div_ceil((widest / COLS).max(1));
         if row_parts == 1 {
             // As much for every thread.
@@ -244,7 +298,7 @@ impl Part<'_> {
         let (blocks, panels) = (self.blocks(), self.panels());
         // SAFETY: there is room for all rows; everything lies inside the part.
         unsafe {
-            let by_depth = self.pack_a(0..blocks, d);
+            self.pack_a(0..blocks, d);
             let mut ahead = Ahead::new();
             for p in 0..panels {
                 let mut next = match () {
@@ -257,7 +311,7 @@ impl Part<'_> {
                     ahead.clear();
                     ahead.take(&mut next, share);
                     let a = self.scratch.a.add(r * A_BLOCK);
-                    self.tile(d, r, p, (a, by_depth), self.scratch.b, &ahead);
+                    self.tile(d, r, p, a, self.scratch.b, &ahead);
                 }
             }
             for r in 0..blocks {
@@ -285,7 +339,7 @@ impl Part<'_> {
             let here = group(first);
             // SAFETY: there is room for a group; everything lies inside the part.
             unsafe {
-                let by_depth = self.pack_a(here.clone(), d);
+                self.pack_a(here.clone(), d);
                 let next = group(here.end);
                 let mut a_next = match next.is_empty() {
                     true => Lines::none(),
@@ -302,7 +356,7 @@ impl Part<'_> {
                         ahead.take(&mut b_next, b_share);
                         let a = self.scratch.a.add((r - first) * A_BLOCK);
                         let b = self.scratch.b.add(p * COLS * self.depth(d).len());
-                        self.tile(d, r, p, (a, by_depth), b, &ahead);
+                        self.tile(d, r, p, a, b, &ahead);
                     }
                     self.finish(d, r);
                 }
@@ -312,42 +366,35 @@ impl Part<'_> {
 
     /// Packs these blocks of rows.
     #[target_feature(enable = "avx512f")]
-    unsafe fn pack_a(&self, blocks: Range<usize>, d: usize) -> bool {
+    unsafe fn pack_a(&self, blocks: Range<usize>, d: usize) {
         let sizes = blocks.clone().map(|r| self.block(r).len());
         // SAFETY: the blocks lie inside `a`; the caller has room for them.
         unsafe {
             let from = self.job.a.at(self.block(blocks.start).start, self.depth(d).start);
-            pack::pack_a(self.scratch.a, from, sizes, self.depth(d).len())
+            pack::pack_a(self.scratch.a, from, sizes, self.depth(d).len());
         }
     }
 
     /// Block `r` of the rows in panel `p`. The first one packs the panel.
     #[target_feature(enable = "avx512f")]
-    unsafe fn tile(
-        &self,
-        d: usize,
-        r: usize,
-        p: usize,
-        (a, by_depth): (*const f32, bool),
-        panel: *mut f32,
-        ahead: &Ahead,
-    ) {
+    unsafe fn tile(&self, d: usize, r: usize, p: usize, a: *const f32, panel: *mut f32, ahead: &Ahead) {
         let (job, rows, cols, depth) = (self.job, self.block(r), self.panel(p), self.depth(d));
         // SAFETY: the caller's promise: everything lies inside the part.
         unsafe {
             if r == 0 {
                 pack::pack_b(panel, job.b.at(depth.start, cols.start), depth.len(), cols.len());
             }
-            let c = job.dst.part(rows.start, cols.clone()).as_mut_ptr();
+            let c = job.place(&rows, &cols);
             let start = match job.start {
                 Start::Zero if d == 0 => (std::ptr::null(), 0),
-                Start::Row(row) if d == 0 => (row.as_ptr().add(cols.start), 0),
+                Start::Row(row) if d == 0 => {
+                    (row.as_ptr().add(if job.turned { rows.start } else { cols.start }), 0)
+                }
                 _ => (c.cast_const(), job.dst_stride),
             };
             let tile = Tile {
                 depth: depth.len(),
                 a,
-                by_depth,
                 b: panel,
                 c,
                 c_stride: job.dst_stride,
@@ -356,6 +403,7 @@ impl Part<'_> {
                 left: pack::first(cols.len()),
                 right: pack::first(cols.len().saturating_sub(16)),
                 ahead: ahead.lines(),
+                turned: job.turned,
             };
             tile::compute(rows.len(), &tile);
         }
@@ -364,6 +412,15 @@ impl Part<'_> {
     /// Tells who waits for complete rows.
     unsafe fn finish(&self, d: usize, r: usize) {
         if let (Some(finish), true) = (self.job.finish, d + 1 == self.depth_blocks()) {
+            if self.job.turned {
+                // What is a row to them is a column here, and complete with the last block.
+                let whole = if r + 1 == self.blocks() { self.cols.clone() } else { 0..0 };
+                for col in whole {
+                    // SAFETY: this part of the row is this task's.
+                    finish(col, self.rows.start, unsafe { self.job.dst.part(col, self.rows.clone()) });
+                }
+                return;
+            }
             for row in self.block(r) {
                 // SAFETY: this part of the row is this task's.
                 finish(row, self.cols.start, unsafe { self.job.dst.part(row, self.cols.clone()) });

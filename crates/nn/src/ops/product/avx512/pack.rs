@@ -3,55 +3,36 @@
 use std::arch::x86_64::*;
 
 use super::Operand;
-use super::tile::{A_BLOCK, A_DEPTH_STRIDE, A_STRIDE, COLS};
+use super::tile::{A_BLOCK, A_STRIDE, COLS};
 
 /// The mask of the first `count` of 16 lanes.
 pub(super) fn first(count: usize) -> __mmask16 {
     if count >= 16 { !0 } else { (1 << count) - 1 }
 }
 
-/// Packs blocks of rows of `a`, one behind the other, over `depth`, and says whether they are packed by depth. `blocks` are the numbers of
-/// rows of the blocks.
+/// Packs blocks of rows of `a`, one behind the other, over `depth`. `blocks` are the numbers of rows of the blocks.
 ///
 /// # Safety
 /// The rows must lie inside `a`, and `to` have room for the blocks.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn pack_a(
-    to: *mut f32,
-    a: Operand,
-    blocks: impl Iterator<Item = usize> + Clone,
-    depth: usize,
-) -> bool {
-    let by_depth = a.col_stride != 1 && a.row_stride == 1;
-    if by_depth {
-        // All blocks at each depth: their elements share lines of the cache.
-        for p in 0..depth {
-            let mut row = 0;
-            for (block, rows) in blocks.clone().enumerate() {
-                // SAFETY: the caller's promise; the mask keeps the load inside the block.
-                unsafe {
-                    let from = a.at(row, p).data;
-                    let to = to.add(block * A_BLOCK + p * A_DEPTH_STRIDE);
-                    _mm512_storeu_ps(to, _mm512_maskz_loadu_ps(first(rows), from));
-                }
-                row += rows;
-            }
-        }
-        return true;
-    }
+pub(super) unsafe fn pack_a(to: *mut f32, a: Operand, blocks: impl Iterator<Item = usize>, depth: usize) {
     let mut row = 0;
     for (block, rows) in blocks.enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
             let (to, a) = (to.add(block * A_BLOCK), a.at(row, 0));
-            match a.col_stride {
-                1 => copy_rows((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
+            match a {
+                Operand { col_stride: 1, .. } => {
+                    copy_rows((to, A_STRIDE), (a.data, a.row_stride), rows, depth)
+                }
+                Operand { row_stride: 1, .. } => {
+                    copy_transposed((to, A_STRIDE), (a.data, a.col_stride), depth, rows)
+                }
                 _ => copy_elements((to, A_STRIDE), a, rows, depth),
             }
         }
         row += rows;
     }
-    false
 }
 
 /// Packs `cols` columns of `b` over `depth`.
@@ -96,7 +77,7 @@ unsafe fn copy_transposed(to: (*mut f32, usize), from: (*const f32, usize), rows
         for c in (0..cols).step_by(16) {
             // SAFETY: the caller's promise; the masks keep the square inside the rows and columns.
             unsafe {
-                let to = to.0.add(c * to.1 + r);
+                let to_here = to.0.add(c * to.1 + r);
                 let from_here = from.0.add(r * from.1 + c);
                 let (height, width) = ((rows - r).min(16), (cols - c).min(16));
                 let mut square = [_mm512_setzero_ps(); 16];
@@ -112,11 +93,11 @@ unsafe fn copy_transposed(to: (*mut f32, usize), from: (*const f32, usize), rows
                 let square = transposed(square);
                 if height == 16 && width == 16 {
                     for (i, row) in square.into_iter().enumerate() {
-                        _mm512_storeu_ps(to.add(i * COLS), row);
+                        _mm512_storeu_ps(to_here.add(i * to.1), row);
                     }
                 } else {
                     for (i, row) in square[..width].iter().enumerate() {
-                        _mm512_mask_storeu_ps(to.add(i * COLS), first(height), *row);
+                        _mm512_mask_storeu_ps(to_here.add(i * to.1), first(height), *row);
                     }
                 }
             }

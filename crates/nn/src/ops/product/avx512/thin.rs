@@ -116,6 +116,9 @@ unsafe fn add_rows<const R: usize>(
                     *total = _mm512_loadu_ps(sums.as_ptr().add(c));
                 }
                 for q in 0..steps {
+                    // The rows of the next steps: the CPU itself looks ahead along rows only.
+                    let next = from.wrapping_add((q + STEPS) * job.b.row_stride);
+                    _mm_prefetch::<_MM_HINT_T0>(next.cast());
                     let b = _mm512_maskz_loadu_ps(lanes, from.add(q * job.b.row_stride));
                     for (total, a) in total.iter_mut().zip(&a) {
                         *total = _mm512_fmadd_ps(a[q], b, *total);
@@ -138,8 +141,6 @@ unsafe fn add_columns<const R: usize>(
     depth: Range<usize>,
     cols: &Range<usize>,
 ) {
-    /// How far ahead of the arithmetic lines are asked for, in floats.
-    const AHEAD: usize = 128;
     for c in (0..cols.len()).step_by(LANES) {
         let height = LANES.min(cols.len() - c);
         let mut total = [_mm512_setzero_ps(); R];
@@ -150,7 +151,8 @@ unsafe fn add_columns<const R: usize>(
                 // SAFETY: the mask keeps the load inside the column.
                 unsafe {
                     let from = job.b.at(p, cols.start + c + i).data;
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast());
+                    // The same place in the columns that come next.
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(LANES * job.b.col_stride).cast());
                     *row = _mm512_maskz_loadu_ps(first(steps), from);
                 }
             }
