@@ -123,15 +123,32 @@ pub(crate) fn add_to<T: Real>(to: &mut [T], from: &[T]) {
     }
 }
 
-/// Runs `f` compiled for AVX2 where the CPU has it. No fused multiply-add is allowed, so that the bits are the same
-/// either way. Pass an `#[inline(always)]` closure: what is not inlined is compiled without.
+/// Runs `f` compiled for the widest vectors of the CPU. No fused multiply-add is allowed, so that the bits are the same
+/// everywhere. Pass an `#[inline(always)]` closure: what is not inlined is compiled without.
+///
+/// ```
+/// let values = vec![1.5f32; 1000];
+/// let sum = tenterhook_nn::ops::wide(
+///     #[inline(always)]
+///     || values.iter().fold(0.0, |sum, x| sum + x),
+/// );
+/// assert_eq!(sum, 1500.0);
+/// ```
 #[inline(always)]
-pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
+pub fn wide<R>(f: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx2")]
         fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
             f()
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        fn with_avx512<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        if has_avx512() {
+            // SAFETY: the CPU has AVX-512.
+            return unsafe { with_avx512(f) };
         }
         if std::arch::is_x86_feature_detected!("avx2") {
             // SAFETY: the CPU has AVX2.
@@ -139,4 +156,14 @@ pub(crate) fn wide<R>(f: impl FnOnce() -> R) -> R {
         }
     }
     f()
+}
+
+/// Whether the CPU has the parts of AVX-512 that all servers with it have.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn has_avx512() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl")
 }

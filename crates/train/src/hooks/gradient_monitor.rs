@@ -10,6 +10,7 @@ use tenterhook_hooks::{AttachError, Cx, Histogram, Hook, HookResult, NamedGrads,
 
 use crate::hooks::freeze::no_parameter;
 use crate::hooks::none_of;
+use crate::optim::sum_of_squares;
 
 /// What a [`GradientMonitor`] measures.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -60,8 +61,6 @@ struct Said {
 
 /// Bins of a histogram.
 const BINS: usize = 64;
-/// Elements summed by one parallel task: fixed, so that sums do not depend on the number of threads.
-const CHUNK: usize = 1 << 16;
 
 impl GradientMonitor {
     /// The kind's name.
@@ -91,15 +90,15 @@ impl GradientMonitor {
         filters.is_empty() || filters.iter().any(|filter| fits(filter, name))
     }
 
-    fn measure(&mut self, name: &str, values: &[f64], cx: &mut Cx) {
+    fn measure(&mut self, name: &str, grad: &Tensor, cx: &mut Cx) -> HookResult {
         let GradientMonitorOptions { percentiles, log_histogram, .. } = &self.options;
         if percentiles.is_empty() && !log_histogram {
-            return;
+            return Ok(());
         }
-        let mut sorted: Vec<f64> = values.iter().copied().filter(|x| x.is_finite()).collect();
+        let mut sorted: Vec<f64> = read(grad)?.into_iter().filter(|x| x.is_finite()).collect();
         sorted.par_sort_unstable_by(f64::total_cmp);
         if sorted.is_empty() {
-            return;
+            return Ok(());
         }
         for percent in percentiles {
             cx.log(format!("grad_p{percent}/{name}"), percentile(&sorted, *percent));
@@ -107,21 +106,12 @@ impl GradientMonitor {
         if *log_histogram {
             cx.log_histogram(format!("grad/{name}"), histogram(&sorted));
         }
+        Ok(())
     }
 }
 
 fn fits(filter: &str, name: &str) -> bool {
     name.contains(filter) || glob_matches(filter, name)
-}
-
-/// The sum of squares in f64, in chunks of a fixed size that are added in order.
-fn sum_of_squares(values: &[f64]) -> f64 {
-    let of_chunk = |chunk: &[f64]| chunk.iter().map(|x| x * x).sum::<f64>();
-    if values.len() <= CHUNK {
-        return of_chunk(values); // waking another thread takes longer
-    }
-    let chunks: Vec<f64> = values.par_chunks(CHUNK).map(of_chunk).collect();
-    chunks.into_iter().sum()
 }
 
 /// Interpolated between neighbours, as numpy does by default.
@@ -169,8 +159,7 @@ impl Hook for GradientMonitor {
             if !self.is_watched(name) {
                 continue;
             }
-            let values: Vec<f64> = read(grad)?;
-            let squares = sum_of_squares(&values);
+            let squares = sum_of_squares(name, grad)?;
             total += squares;
             let norm = squares.sqrt();
             if self.options.log_norm {
@@ -195,7 +184,7 @@ impl Hook for GradientMonitor {
                     );
                 }
             }
-            self.measure(name, &values, cx);
+            self.measure(name, grad, cx)?;
         }
         if self.options.log_norm {
             cx.log("grad_norm/total", total.sqrt());
@@ -321,12 +310,12 @@ mod tests {
 
     #[test]
     fn sums_are_in_f64_and_in_fixed_chunks() -> HookResult {
-        let n = 2 * CHUNK + 3;
-        let values: Vec<f32> = (0..n).map(|i| ((i * 7919) % 1013) as f32 * 1e-3).collect();
+        let values: Vec<f32> = (0..200_003).map(|i| ((i * 7919) % 1013) as f32 * 1e-3).collect();
         let want: f64 = values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        let grad = Tensor::new(values, &Device::Cpu)?;
         let in_threads = |threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            pool.install(|| sum_of_squares(&values.iter().map(|x| f64::from(*x)).collect::<Vec<_>>()))
+            pool.install(|| sum_of_squares("x", &grad)).unwrap()
         };
         assert_eq!(in_threads(1).to_bits(), in_threads(3).to_bits());
         assert!((in_threads(1).sqrt() - want).abs() < 1e-9 * want);

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor, WithDType};
 use rayon::prelude::*;
+use tenterhook_nn::ops::wide;
 
 /// Elements handled by one parallel task. Fixed, so that results do not depend on the thread count.
 pub(super) const CHUNK: usize = 1 << 15;
@@ -29,7 +30,10 @@ impl Real for f32 {
 
     // Magnitudes order as their bits do: a whole-number maximum needs no branch, and NaN is above infinity.
     fn largest(values: &[Self]) -> f64 {
-        let bits = values.iter().fold(0, |most: u32, x| most.max(x.to_bits() & (u32::MAX >> 1)));
+        let bits = wide(
+            #[inline(always)]
+            || values.iter().fold(0, |most: u32, x| most.max(x.to_bits() & (u32::MAX >> 1))),
+        );
         f64::from(f32::from_bits(bits))
     }
 
@@ -140,14 +144,19 @@ impl<T: Real, const N: usize> Chunk<'_, T, N> {
         let len = self.weight.len();
         let (weight, grad) = (&mut self.weight[..len], &self.grad[..len]);
         let state = self.state.each_mut().map(|values| &mut values[..len]);
-        for i in 0..len {
-            let old: [T; N] = std::array::from_fn(|k| state[k][i]);
-            let (new_weight, new) = rule.next(weight[i], scaling.apply(grad[i]), old);
-            weight[i] = new_weight;
-            for k in 0..N {
-                state[k][i] = new[k];
-            }
-        }
+        wide(
+            #[inline(always)]
+            || {
+                for i in 0..len {
+                    let old: [T; N] = std::array::from_fn(|k| state[k][i]);
+                    let (new_weight, new) = rule.next(weight[i], scaling.apply(grad[i]), old);
+                    weight[i] = new_weight;
+                    for k in 0..N {
+                        state[k][i] = new[k];
+                    }
+                }
+            },
+        );
     }
 }
 

@@ -3,6 +3,7 @@
 use candle_core::{DType, Device, Error, Result, Tensor};
 use rayon::prelude::*;
 use tenterhook_hooks::NamedGrads;
+use tenterhook_nn::ops::wide;
 
 use super::StepScale;
 use super::kernel::{self, CHUNK, Real};
@@ -22,17 +23,20 @@ pub fn grad_norms(grads: &NamedGrads) -> Result<Norms> {
     let mut per_param = Vec::with_capacity(grads.len());
     let mut total = 0.0;
     for (name, grad) in grads.iter() {
-        let squares = match grad.dtype() {
-            DType::F32 => squares::<f32>(grad),
-            DType::F64 => squares::<f64>(grad),
-            other => {
-                Err(Error::msg(format!("the gradient of `{name}` is {other:?}: norms are of f32 and f64")))
-            }
-        }?;
+        let squares = sum_of_squares(name, grad)?;
         total += squares;
         per_param.push((name.to_string(), squares.sqrt()));
     }
     Ok(Norms { total: total.sqrt(), per_param })
+}
+
+/// The sum of the squares of a named gradient's elements, in f64 and in fixed chunks that are added in order.
+pub(crate) fn sum_of_squares(name: &str, grad: &Tensor) -> Result<f64> {
+    match grad.dtype() {
+        DType::F32 => squares::<f32>(grad),
+        DType::F64 => squares::<f64>(grad),
+        other => Err(Error::msg(format!("the gradient of `{name}` is {other:?}: norms are of f32 and f64"))),
+    }
 }
 
 fn squares<T: Real>(grad: &Tensor) -> Result<f64> {
@@ -47,17 +51,22 @@ fn squares<T: Real>(grad: &Tensor) -> Result<f64> {
 fn chunk_squares<T: Real>(values: &[T]) -> f64 {
     const LANES: usize = 8;
     let mut lanes = [0.0; LANES];
-    let mut rows = values.chunks_exact(LANES);
-    for row in &mut rows {
-        for (lane, x) in lanes.iter_mut().zip(row) {
-            let x = x.to_f64();
-            *lane += x * x;
-        }
-    }
-    for (lane, x) in lanes.iter_mut().zip(rows.remainder()) {
-        let x = x.to_f64();
-        *lane += x * x;
-    }
+    wide(
+        #[inline(always)]
+        || {
+            let mut rows = values.chunks_exact(LANES);
+            for row in &mut rows {
+                for (lane, x) in lanes.iter_mut().zip(row) {
+                    let x = x.to_f64();
+                    *lane += x * x;
+                }
+            }
+            for (lane, x) in lanes.iter_mut().zip(rows.remainder()) {
+                let x = x.to_f64();
+                *lane += x * x;
+            }
+        },
+    );
     lanes.iter().sum()
 }
 
