@@ -7,6 +7,7 @@ use candle_core::{Result, Tensor};
 use serde_json::Value;
 use tenterhook_hooks::{Pass, PointTable};
 use tenterhook_nn::Params;
+use tenterhook_nn::ops::cross_entropy;
 
 use crate::{Mlp, Transformer};
 
@@ -26,6 +27,28 @@ impl Model {
         match self {
             Self::Transformer(model) => model.forward(ids, pass),
             Self::Mlp(model) => model.forward(ids, pass),
+        }
+    }
+
+    /// What [`loss_of`](Self::loss_of) makes a loss of: the logits, or what a transformer makes them of.
+    pub fn forward_to_loss(&self, ids: &Tensor, pass: &Pass) -> Result<Tensor> {
+        match self {
+            Self::Transformer(model) => model.forward_to_loss(ids, pass),
+            Self::Mlp(model) => model.forward(ids, pass),
+        }
+    }
+
+    /// The mean cross entropy of the targets, `[batch, pos]` of a transformer and `[batch]` of an MLP; `ignore_index` marks those that do not count.
+    pub fn loss_of(
+        &self,
+        output: &Tensor,
+        targets: &Tensor,
+        ignore_index: Option<i64>,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        match self {
+            Self::Transformer(model) => model.loss_of(output, targets, ignore_index, pass),
+            Self::Mlp(_) => cross_entropy(output, targets, ignore_index),
         }
     }
 

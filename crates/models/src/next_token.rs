@@ -5,10 +5,15 @@ use rayon::prelude::*;
 use tenterhook_nn::ops::cross_entropy;
 
 /// The target that does not count, as in PyTorch.
-const IGNORED: i64 = -100;
+pub(crate) const IGNORED: i64 = -100;
 
 /// The mean cross entropy of every token after the first of its sequence, from logits of the whole sequence.
 pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
+    cross_entropy(logits, &next_token_targets(ids)?, Some(IGNORED))
+}
+
+/// The next token of every token, and [`IGNORED`] for the last of a sequence.
+pub(crate) fn next_token_targets(ids: &Tensor) -> Result<Tensor> {
     let count = ids.dim(1)?;
     if count < 2 {
         candle_core::bail!("the next-token loss needs at least two tokens per sequence");
@@ -16,7 +21,7 @@ pub fn next_token_loss(logits: &Tensor, ids: &Tensor) -> Result<Tensor> {
     // The last token has no next one. Marking it costs nothing; cutting it off would copy the logits, and again in the backward.
     let next = ids.narrow(1, 1, count - 1)?.to_dtype(DType::I64)?;
     let none = Tensor::full(IGNORED, (ids.dim(0)?, 1), ids.device())?;
-    cross_entropy(logits, &Tensor::cat(&[next, none], 1)?, Some(IGNORED))
+    Tensor::cat(&[next, none], 1)
 }
 
 /// How many targets have the largest logit, and how many targets count: those that are not -100.

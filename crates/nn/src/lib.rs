@@ -26,6 +26,6 @@ mod param;
 mod scope;
 mod stack;
 
-pub use param::{CoverageError, GradBuffers, Param, Params, backward, check_coverage};
+pub use param::{CoverageError, GradBuffers, LossShare, Param, Params, backward, check_coverage};
 pub use scope::{Init, RandomWeights, Scope, Weights};
 pub use stack::on_deep_stack;

@@ -103,6 +103,11 @@ impl GradBuffers {
     }
 }
 
+/// What share of a step's loss the loss of this pass is: a hint for ops that compute gradients along with the loss. Put into the pass with
+/// [`PassSetup::with`](tenterhook_hooks::PassSetup::with) where a step has several batches.
+#[derive(Clone, Copy, Debug)]
+pub struct LossShare(pub f64);
+
 /// Some parameters got no gradient: an op without a backward, or a part of the model that the loss does not reach.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} of {total} parameters received no gradient: {}", missing.len(), shorten(.missing))]

@@ -22,6 +22,17 @@ pub trait TrainModel: Send + Sync {
     /// The loss of these outputs: one number, the mean over what counts.
     fn loss(&self, output: &Tensor, batch: &Batch) -> Result<Tensor>;
 
+    /// The outputs of a batch as a training step needs them: what [`train_loss`](Self::train_loss) makes a loss of. A model may leave its last
+    /// layer to the loss, where the two are one computation.
+    fn train_forward(&self, batch: &Batch, pass: &Pass) -> Result<Tensor> {
+        self.forward(batch, pass)
+    }
+
+    /// The loss of what [`train_forward`](Self::train_forward) gave, the same as [`loss`](Self::loss) of [`forward`](Self::forward).
+    fn train_loss(&self, output: &Tensor, batch: &Batch, _pass: &Pass) -> Result<Tensor> {
+        self.loss(output, batch)
+    }
+
     /// How good these outputs are. `loss` is among the values; others, such as `accuracy`, are welcome.
     fn evaluate(&self, output: &Tensor, batch: &Batch) -> Result<Evaluation> {
         let loss = scalar(&self.loss(output, batch)?)?;

@@ -5,7 +5,8 @@ use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Input, Linear, LinearSpec, Norm, NormSpec};
 use tenterhook_nn::ops::{
-    AttentionSpec, attention, attention_apply, attention_pattern, attention_scores, dropout, watch_gradient,
+    AttentionSpec, attention, attention_apply, attention_of_stack, attention_pattern, attention_scores,
+    dropout, watch_gradient,
 };
 
 use super::cache::LayerCache;
@@ -113,6 +114,12 @@ impl Attention {
         positioned: Positioned,
         pass: &Pass,
     ) -> Result<Tensor> {
+        if let (Qkv::Stacked(linear), true) = (&self.qkv, self.is_plain(&positioned, pass)) {
+            let all = linear.forward(normed, pass)?;
+            let all = all.reshape(self.heads.shape(&all, self.heads.query + 2 * self.heads.kv)?)?;
+            let z = attention_of_stack(&all, self.heads.kv, &self.spec)?;
+            return self.out.forward_by(&z, pass, |z| self.project_out(z, pass));
+        }
         let [mut q, mut k, mut v] = self.qkv.forward(normed, self.heads, pass)?;
         if self.split.armed(pass) {
             let split = SplitInput { points: &self.split, qkv: &self.qkv, heads: self.heads, ln1, stream };
@@ -138,10 +145,28 @@ impl Attention {
         self.out.forward_by(&flat, pass, |flat| self.project_out(flat, pass))
     }
 
+    /// Whether nothing happens to queries, keys and values on their way into attention, and nobody looks at them or inside: then they stay one
+    /// tensor, and their gradient is one. The bits are the same.
+    fn is_plain(&self, positioned: &Positioned, pass: &Pass) -> bool {
+        let points = &self.points;
+        let watched = [points.q, points.k, points.v, points.scores, points.pattern, points.z];
+        !watched.into_iter().any(|point| pass.armed(point))
+            && !self.split.armed(pass)
+            && self.qk_norm.is_none()
+            && !positioned.place.rotates()
+            && positioned.place.present.is_none()
+            && positioned.cache.is_none()
+            && !self.drops(pass)
+    }
+
+    fn drops(&self, pass: &Pass) -> bool {
+        self.pattern_dropout > 0.0 && pass.is_training()
+    }
+
     /// One fused kernel, unless somebody wants to see or change the scores or the pattern, or keys are missing: then three, with the same
     /// bits.
     fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, place: &Place, pass: &Pass) -> Result<Tensor> {
-        let drops = self.pattern_dropout > 0.0 && pass.is_training();
+        let drops = self.drops(pass);
         let watched = pass.armed(self.points.scores) || pass.armed(self.points.pattern);
         if !drops && !watched && place.present.is_none() {
             return attention(q, k, v, &self.spec);

@@ -4,7 +4,7 @@ use candle_core::{D, Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Input, Linear, LinearSpec};
-use tenterhook_nn::ops::{Activation, activate, gated};
+use tenterhook_nn::ops::{Activation, gated};
 
 use super::names::{MlpNames, Names};
 use crate::config::TransformerConfig;
@@ -79,7 +79,7 @@ impl Mlp {
 
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
         let post = match &self.inner {
-            Inner::Plain(up) => activate(&up.forward(x, pass)?, self.activation)?,
+            Inner::Plain(up) => up.forward_activated(x, self.activation, pass)?,
             Inner::Gated { gate, up } => {
                 gated(&gate.forward(x, pass)?, &up.forward(x, pass)?, self.activation)?
             }

@@ -17,13 +17,13 @@ use candle_core::{DType, Device, Result, Tensor};
 use serde_json::Value;
 use tenterhook_hooks::{Gradients, HookManager, Pass, Point, PointTable};
 use tenterhook_nn::layers::{Embedding, Input, Linear, LinearSpec, Norm, NormPoints, NormSpec};
-use tenterhook_nn::ops::{RopeScaling, RopeSpec, cross_entropy};
+use tenterhook_nn::ops::{RopeScaling, RopeSpec};
 use tenterhook_nn::{Params, RandomWeights, Scope};
 
 use crate::config::{NormKind, Positions, TransformerConfig};
 use crate::error::ModelError;
 use crate::files::{ModelFiles, named_tensors, save_model, with_dtype};
-use crate::next_token::next_token_loss;
+use crate::next_token::{IGNORED, next_token_targets};
 use block::Block;
 pub use cache::KvCache;
 use cache::feeds_cache;
@@ -233,12 +233,13 @@ impl Transformer {
         ignore_index: Option<i64>,
         pass: &Pass,
     ) -> Result<Tensor> {
-        cross_entropy(&self.forward(ids, pass)?, targets, ignore_index)
+        self.loss_of(&self.forward_to_loss(ids, pass)?, targets, ignore_index, pass)
     }
 
     /// The mean cross entropy of every token after the first of its sequence.
     pub fn next_token_loss(&self, ids: &Tensor, pass: &Pass) -> Result<Tensor> {
-        next_token_loss(&self.forward(ids, pass)?, ids)
+        let targets = next_token_targets(ids)?;
+        self.loss(ids, &targets, Some(IGNORED), pass)
     }
 
     /// LongRoPE rotates a long sequence by other angles than a short one: keys that are already in the cache would be wrong.

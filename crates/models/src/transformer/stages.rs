@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
 use tenterhook_hooks::Pass;
-use tenterhook_nn::ops::{dropout, soft_cap};
+use tenterhook_nn::ops::{cross_entropy, dropout, soft_cap};
 
 use super::attention::Positioned;
 use super::padding::Place;
@@ -54,6 +54,35 @@ impl Transformer {
             Some(cap) => soft_cap(&logits, cap),
             None => Ok(logits),
         }
+    }
+
+    /// What [`loss_of`](Self::loss_of) makes a loss of: the logits where somebody listens to them; else what they are made of, because they need
+    /// not all be in memory then.
+    pub fn forward_to_loss(&self, ids: &Tensor, pass: &Pass) -> Result<Tensor> {
+        if !self.fuses_loss(pass) {
+            return self.forward(ids, pass);
+        }
+        let x = self.run_blocks(0..self.blocks.len(), self.embed(ids, pass)?, None, pass)?;
+        self.final_norm.forward(&x, pass)
+    }
+
+    /// The mean cross entropy of the targets `[batch, pos]`, from what [`forward_to_loss`](Self::forward_to_loss) gave in the same pass. It has
+    /// the same bits either way.
+    pub fn loss_of(
+        &self,
+        output: &Tensor,
+        targets: &Tensor,
+        ignore_index: Option<i64>,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        match self.fuses_loss(pass) {
+            true => self.head.cross_entropy(output, targets, ignore_index, pass),
+            false => cross_entropy(output, targets, ignore_index),
+        }
+    }
+
+    fn fuses_loss(&self, pass: &Pass) -> bool {
+        self.config.logit_soft_cap.is_none() && !self.head.is_watched(pass)
     }
 
     pub(super) fn run(&self, ids: &Tensor, cache: Option<&mut KvCache>, pass: &Pass) -> Result<Tensor> {

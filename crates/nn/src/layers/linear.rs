@@ -3,8 +3,10 @@
 use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, PointId};
 
-use crate::ops::{LinearGrads, WeightLayout, linear};
-use crate::param::Param;
+use crate::ops::{
+    Activation, LinearGrads, WeightLayout, activate, linear, linear_activated, linear_cross_entropy,
+};
+use crate::param::{LossShare, Param};
 use crate::scope::{Init, Scope};
 
 /// `x @ W + b`, with its input and output as points.
@@ -89,11 +91,52 @@ impl Linear {
 
     /// The product alone, without hooks.
     pub fn product(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        let grads = LinearGrads {
+        linear(x, self.weight.at(pass), self.bias_at(pass), self.layout, &self.buffers(pass))
+    }
+
+    fn buffers(&self, pass: &Pass) -> LinearGrads {
+        LinearGrads {
             weight: self.weight.buffer(pass),
             bias: self.bias.as_ref().and_then(|bias| bias.buffer(pass)),
-        };
-        linear(x, self.weight.at(pass), self.bias_at(pass), self.layout, &grads)
+        }
+    }
+
+    /// The activation of the product. They are one computation where nobody listens in between; the bits are the same.
+    pub fn forward_activated(&self, x: &Tensor, act: Activation, pass: &Pass) -> Result<Tensor> {
+        if self.is_watched(pass) {
+            return activate(&self.forward(x, pass)?, act);
+        }
+        self.forward_by(x, pass, |x| {
+            linear_activated(
+                x,
+                self.weight.at(pass),
+                self.bias_at(pass),
+                self.layout,
+                act,
+                &self.buffers(pass),
+            )
+        })
+    }
+
+    /// The mean cross entropy of the product as logits, which are never all in memory, without hooks; only without a bias.
+    pub fn cross_entropy(
+        &self,
+        x: &Tensor,
+        targets: &Tensor,
+        ignore_index: Option<i64>,
+        pass: &Pass,
+    ) -> Result<Tensor> {
+        if self.bias.is_some() {
+            candle_core::bail!("a projection with a bias is not fused with its loss");
+        }
+        let grads = LinearGrads { weight: self.weight.buffer(pass), bias: None };
+        let expected = pass.extension::<LossShare>().map_or(1.0, |share| share.0);
+        linear_cross_entropy(x, self.weight.at(pass), self.layout, targets, ignore_index, expected, &grads)
+    }
+
+    /// Whether anybody listens at the output.
+    pub fn is_watched(&self, pass: &Pass) -> bool {
+        pass.armed(self.output)
     }
 
     /// The product in which only the bias is trained: for callers that send the gradient of input and weight another way.

@@ -149,7 +149,8 @@ fn values<T: Real>(x: &[T], f: impl Fn(T) -> (T, T) + Sync) -> Vec<T> {
     y
 }
 
-fn gradients<T: Real>(x: &[T], g: &[T], f: impl Fn(T) -> (T, T) + Sync) -> Vec<T> {
+/// The gradient of the input from that of the output.
+pub(crate) fn gradients<T: Real>(x: &[T], g: &[T], f: impl Fn(T) -> (T, T) + Sync) -> Vec<T> {
     // SAFETY: every element is written.
     let mut dx = unsafe { cpu::uninit::<T>(x.len()) };
     cpu::for_chunks(&mut dx, CHUNK, |start, dx| {

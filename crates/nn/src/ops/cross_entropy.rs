@@ -110,15 +110,15 @@ impl<T: Real> RowSum<T> {
         }
     }
 
-    /// What [`RowSum::exp`] must be multiplied with to give the softmax times `factor`.
-    pub(crate) fn share(&self, factor: f64) -> T {
-        T::of(factor / self.sum)
-    }
-
-    /// The numerator of the softmax.
-    #[inline(always)]
-    pub(crate) fn exp(&self, logit: T) -> T {
-        (logit - self.max).fast_exp()
+    /// Turns a row of logits into its gradient, for a loss that counts `factor` times.
+    pub(crate) fn gradient_in_place(&self, logits: &mut [T], target: Option<usize>, factor: f64) {
+        let Some(target) = target else { return logits.fill(T::zero()) };
+        let share = T::of(factor / self.sum);
+        cpu::wide(
+            #[inline(always)]
+            || logits.iter_mut().for_each(|logit| *logit = (*logit - self.max).fast_exp() * share),
+        );
+        logits[target] -= T::of(factor);
     }
 }
 
@@ -171,20 +171,9 @@ impl<T: Real> CustomOp1 for CrossEntropyOp<T> {
                 .zip(values.par_chunks_exact(vocab))
                 .zip(rows)
                 .zip(&self.targets.values)
-                .for_each(|(((dx, logits), row), &target)| match target {
-                    None => dx.fill(T::zero()),
-                    Some(target) => {
-                        let share = row.share(factor);
-                        cpu::wide(
-                            #[inline(always)]
-                            || {
-                                for (dx, &logit) in dx.iter_mut().zip(logits) {
-                                    *dx = row.exp(logit) * share;
-                                }
-                            },
-                        );
-                        dx[target] -= T::of(factor);
-                    }
+                .for_each(|(((dx, logits), row), &target)| {
+                    dx.copy_from_slice(logits);
+                    row.gradient_in_place(dx, target, factor);
                 });
             cpu::tensor(dx, logits.shape()).map(Some)
         })

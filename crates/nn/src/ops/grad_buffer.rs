@@ -1,6 +1,6 @@
 //! Where a fused op adds a parameter's gradient.
 
-use candle_core::{DType, Device, Result, Shape, Tensor};
+use candle_core::{DType, Device, Error, Result, Shape, Tensor};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{cpu, real::Real};
@@ -38,7 +38,7 @@ impl GradBuffer {
     }
 
     /// Hands the buffer to `write`, which must set every element when told `fresh` and add to it otherwise.
-    pub(crate) fn accumulate<T: Real>(&self, write: impl FnOnce(&mut [T], bool)) -> Result<()> {
+    pub(crate) fn accumulate<T: Real>(&self, write: impl FnOnce(&mut Vec<T>, bool)) -> Result<()> {
         let mut values = self.lock();
         let fresh = matches!(*values, Values::Empty);
         if fresh {
@@ -60,6 +60,27 @@ impl GradBuffer {
         Ok(())
     }
 
+    /// Adds a gradient, or keeps it where none is there yet.
+    fn add_owned<T: Real>(&self, mut gradient: Vec<T>) -> Result<()> {
+        self.accumulate(|values: &mut Vec<T>, fresh| match fresh {
+            true => std::mem::swap(values, &mut gradient),
+            false => cpu::for_chunks(values, cpu::CHUNK, |start, values| {
+                cpu::wide(
+                    #[inline(always)]
+                    || cpu::add_to(values, &gradient[start..]),
+                );
+            }),
+        })
+    }
+
+    fn misfit(&self, param: &Tensor) -> Error {
+        Error::msg(format!(
+            "a gradient buffer of shape {:?} for a parameter of shape {:?}",
+            self.shape,
+            param.shape()
+        ))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Values> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,16 +98,25 @@ pub(crate) fn deliver<T: Real>(
         return Ok(None);
     }
     match buffer.filter(|_| param.is_variable()) {
-        Some(buffer) if buffer.shape != *param.shape() => candle_core::bail!(
-            "a gradient buffer of shape {:?} for a parameter of shape {:?}",
-            buffer.shape,
-            param.shape()
-        ),
-        Some(buffer) => buffer.accumulate(write).map(|()| None),
+        Some(buffer) if buffer.shape != *param.shape() => Err(buffer.misfit(param)),
+        Some(buffer) => buffer.accumulate(|values: &mut Vec<T>, fresh| write(values, fresh)).map(|()| None),
         None => {
             let mut values = vec![T::zero(); param.elem_count()];
             write(&mut values, true);
             cpu::tensor(values, param.shape()).map(Some)
         }
+    }
+}
+
+/// The same for a gradient that is complete already: it moves to where nothing is yet.
+pub(crate) fn deliver_owned<T: Real>(
+    param: &Tensor,
+    buffer: Option<&Arc<GradBuffer>>,
+    gradient: Vec<T>,
+) -> Result<Option<Tensor>> {
+    match buffer.filter(|_| param.is_variable()) {
+        Some(buffer) if buffer.shape == *param.shape() => buffer.add_owned(gradient).map(|()| None),
+        Some(buffer) => Err(buffer.misfit(param)),
+        None => cpu::tensor(gradient, param.shape()).map(Some),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::GradBuffer;
 use super::cpu::{self, dispatch};
 use super::grad_buffer::deliver;
-use super::product::{Mat, MatMut, Product};
+use super::product::{Finish, Mat, MatMut, Product};
 use super::real::Real;
 
 /// How the matrix of a linear layer is stored.
@@ -80,35 +80,20 @@ pub fn linear(
     layout: WeightLayout,
     grads: &LinearGrads,
 ) -> Result<Tensor> {
-    let (inputs, outputs) = layout.sizes(weight.shape())?;
-    if x.dims().last() != Some(&inputs) {
-        candle_core::bail!(
-            "linear: the last axis of {:?} is not the {inputs} inputs of the weight",
-            x.shape()
-        );
-    }
-    if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
-        candle_core::bail!("linear: a bias of shape {:?} for {outputs} outputs", bias.shape());
-    }
+    let op = LinearOp::checked(x, weight, bias, layout, grads)?;
     if !cpu::fused(x) {
-        return composed(x, weight, bias, layout, outputs);
+        return composed(x, weight, bias, layout);
     }
     let x = x.contiguous()?;
     let weight = weight.contiguous()?;
-    let op = LinearOp { layout, grads: grads.clone() };
     match bias {
         None => x.apply_op2(&weight, op),
         Some(bias) => x.apply_op3(&weight, &bias.contiguous()?, op),
     }
 }
 
-fn composed(
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    layout: WeightLayout,
-    outputs: usize,
-) -> Result<Tensor> {
+fn composed(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, layout: WeightLayout) -> Result<Tensor> {
+    let (_, outputs) = layout.sizes(weight.shape())?;
     let weight = match layout {
         WeightLayout::OutIn => weight.t()?,
         WeightLayout::InOut => weight.clone(),
@@ -131,31 +116,70 @@ pub(crate) fn with_last(dims: &[usize], last: usize) -> Shape {
     Shape::from(dims)
 }
 
-struct LinearOp {
+pub(super) struct LinearOp {
     layout: WeightLayout,
     grads: LinearGrads,
 }
 
 impl LinearOp {
+    /// The op for operands whose sizes fit.
+    pub(super) fn checked(
+        x: &Tensor,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        layout: WeightLayout,
+        grads: &LinearGrads,
+    ) -> Result<Self> {
+        let (inputs, outputs) = layout.sizes(weight.shape())?;
+        if x.dims().last() != Some(&inputs) {
+            candle_core::bail!(
+                "linear: the last axis of {:?} is not the {inputs} inputs of the weight",
+                x.shape()
+            );
+        }
+        if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
+            candle_core::bail!("linear: a bias of shape {:?} for {outputs} outputs", bias.shape());
+        }
+        Ok(Self { layout, grads: grads.clone() })
+    }
+
+    pub(super) fn layout(&self) -> WeightLayout {
+        self.layout
+    }
+
     fn forward<T: Real>(
+        &self,
+        x: (&CpuStorage, &Layout),
+        w: (&CpuStorage, &Layout),
+        bias: Option<(&CpuStorage, &Layout)>,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (_, outputs) = self.layout.sizes(w.1.shape())?;
+        let shape = with_last(x.1.dims(), outputs);
+        // SAFETY: the product writes every element.
+        let mut y = unsafe { cpu::uninit::<T>(shape.elem_count()) };
+        self.product(x, w, bias, None, &mut y)?;
+        Ok((T::to_cpu_storage_owned(y), shape))
+    }
+
+    /// Writes the product, and calls `finish` with its parts as they are complete.
+    pub(super) fn product<T: Real>(
         &self,
         (x, xl): (&CpuStorage, &Layout),
         (w, wl): (&CpuStorage, &Layout),
         bias: Option<(&CpuStorage, &Layout)>,
-    ) -> Result<(CpuStorage, Shape)> {
+        finish: Option<&Finish<T>>,
+        y: &mut [T],
+    ) -> Result<()> {
         let (inputs, outputs) = self.layout.sizes(wl.shape())?;
         let (x, w) = (cpu::slice::<T>(x, xl)?, cpu::slice::<T>(w, wl)?);
-        let rows = xl.shape().elem_count() / inputs;
+        let rows = x.len() / inputs;
         let bias = bias.map(|(bias, layout)| cpu::slice::<T>(bias, layout)).transpose()?;
-        // SAFETY: the product writes every element.
-        let mut y = unsafe { cpu::uninit::<T>(rows * outputs) };
-        Product::of(Mat::new(x, rows, inputs), self.layout.in_out(w, inputs, outputs))
-            .plus_row(bias)
-            .write(MatMut::new(&mut y, rows, outputs));
-        Ok((T::to_cpu_storage_owned(y), with_last(xl.dims(), outputs)))
+        let product = Product::of(Mat::new(x, rows, inputs), self.layout.in_out(w, inputs, outputs));
+        product.plus_row(bias).then(finish).write(MatMut::new(y, rows, outputs));
+        Ok(())
     }
 
-    fn backward<T: Real>(
+    pub(super) fn backward<T: Real>(
         &self,
         x: &Tensor,
         weight: &Tensor,

@@ -15,6 +15,8 @@ mod grad_buffer;
 mod indices;
 mod layer_norm;
 mod linear;
+mod linear_activated;
+mod linear_cross_entropy;
 pub(crate) mod norm;
 mod norm_kernel;
 mod norm_pieces;
@@ -29,8 +31,10 @@ pub mod sparse;
 mod watch_gradient;
 
 pub use activation::{Activation, activate};
-pub use attention::{AttentionSpec, attention, attention_apply, attention_pattern, attention_scores};
-pub use cpu::composed_only;
+pub use attention::{
+    AttentionSpec, attention, attention_apply, attention_of_stack, attention_pattern, attention_scores,
+};
+pub use cpu::{composed_only, wide};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
 pub use embedding::embedding;
@@ -38,6 +42,8 @@ pub use gated::gated;
 pub use grad_buffer::GradBuffer;
 pub use layer_norm::layer_norm;
 pub use linear::{LinearGrads, WeightLayout, linear};
+pub use linear_activated::linear_activated;
+pub use linear_cross_entropy::linear_cross_entropy;
 pub use norm::{GradWatch, NormOutput, NormWatch};
 pub use norm_pieces::{center, norm_scale};
 pub use product::product_seconds;

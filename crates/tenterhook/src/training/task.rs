@@ -55,6 +55,14 @@ impl TrainModel for LanguageTask {
         cross_entropy(output, &targets_of(output, batch)?, Some(IGNORED))
     }
 
+    fn train_forward(&self, batch: &Batch, pass: &Pass) -> Result<Tensor> {
+        self.model.forward_to_loss(batch.get("inputs")?, pass)
+    }
+
+    fn train_loss(&self, output: &Tensor, batch: &Batch, pass: &Pass) -> Result<Tensor> {
+        self.model.loss_of(output, &targets_of(output, batch)?, Some(IGNORED), pass)
+    }
+
     fn evaluate(&self, output: &Tensor, batch: &Batch) -> Result<Evaluation> {
         let loss = self.loss(output, batch)?.to_dtype(candle_core::DType::F64)?.to_scalar()?;
         let (right, counted) = next_token_accuracy(output, &targets_of(output, batch)?)?;

@@ -1,8 +1,10 @@
 //! One optimizer step.
 
+use std::sync::Arc;
+
 use candle_core::Tensor;
 use tenterhook_hooks::{Batch, BatchInfo, ClipInfo, Event, Metrics, NamedGrads, PassSetup};
-use tenterhook_nn::backward;
+use tenterhook_nn::{LossShare, backward};
 
 use super::Trainer;
 use crate::error::TrainError;
@@ -148,13 +150,14 @@ impl Trainer {
     ) -> Result<f64, TrainError> {
         self.enter(Phase::Forward)?;
         let setup = PassSetup { seed: self.settings.seed, clock: self.events.clock(), ..PassSetup::train(0) };
-        let pass = self.hooks.pass(setup.with(self.buffers.clone()));
+        let share = Arc::new(LossShare(1.0 / batches as f64));
+        let pass = self.hooks.pass(setup.with(self.buffers.clone()).with(share));
         let model = self.model.clone();
-        let output = model.forward(&loaded.batch, &pass);
+        let output = model.train_forward(&loaded.batch, &pass);
         self.absorb(&pass)?; // a hook's own error says more than the engine's
         let output = output?;
         self.fire(Event::AfterForward(&loaded.info(&self.events.metrics(), last)))?;
-        let loss = model.loss(&output, &loaded.batch)?;
+        let loss = model.train_loss(&output, &loaded.batch, &pass)?;
         drop(output);
         let value = scalar(&loss)?;
         self.fire(Event::BeforeBackward(value))?;

@@ -1,7 +1,9 @@
 //! Attention in one op: the attention matrix exists one block of query rows at a time, and the backward makes it again.
 
 use candle_core::backend::BackendStorage;
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+use candle_core::{CpuStorage, CustomOp1, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+
+use num_traits::Zero;
 
 use super::AttentionSpec;
 use super::geometry::{BLOCK, Block, Geometry};
@@ -44,9 +46,21 @@ impl CustomOp3 for Attention {
     fn bwd(&self, q: &Tensor, k: &Tensor, v: &Tensor, _: &Tensor, dz: &Tensor) -> Result<Gradients> {
         let dz = dz.contiguous()?;
         dispatch!(q.dtype(), T => {
-            let (dq, dk, dv) = with_heads(q, |q| {
-                with_heads(k, |k| with_heads(v, |v| with_heads(&dz, |dz| Ok(self.backward::<T>(q, k, v, dz)))))
-            })?;
+            let g = self.geometry;
+            let [[_, _, _, q_width], [_, _, _, k_width], [_, _, _, v_width]] = [q.dims(), k.dims(), v.dims()].map(four);
+            // SAFETY: every row of every head is written by its task.
+            let mut dq = unsafe { cpu::uninit::<T>(g.batch * g.q_len * g.heads * q_width) };
+            let mut dk = vec![T::zero(); g.batch * g.k_len * g.kv_heads * k_width];
+            let mut dv = vec![T::zero(); g.batch * g.k_len * g.kv_heads * v_width];
+            let to = [
+                HeadsMut::new(&mut dq, [g.batch, g.q_len, g.heads, q_width]),
+                HeadsMut::new(&mut dk, [g.batch, g.k_len, g.kv_heads, k_width]),
+                HeadsMut::new(&mut dv, [g.batch, g.k_len, g.kv_heads, v_width]),
+            ];
+            with_heads(q, |q| with_heads(k, |k| with_heads(v, |v| with_heads(&dz, |dz| {
+                self.backward::<T>([q, k, v], dz, to);
+                Ok(())
+            }))))?;
             let gradient = |values, like: &Tensor| cpu::tensor(values, like.shape()).map(Some);
             Ok((gradient(dq, q)?, gradient(dk, k)?, gradient(dv, v)?))
         })
@@ -81,23 +95,16 @@ impl Attention {
         z
     }
 
-    /// One task has a key-value head and all the query heads that share it, so that it alone adds to dk and dv.
+    /// The gradients of queries, keys and values, written and, for the last two, added to what is there. One task has a key-value head and all
+    /// the query heads that share it, so that it alone adds to them.
     fn backward<T: Real>(
         &self,
-        q: Heads<T>,
-        k: Heads<T>,
-        v: Heads<T>,
+        [q, k, v]: [Heads<T>; 3],
         dz: Heads<T>,
-    ) -> (Vec<T>, Vec<T>, Vec<T>) {
+        [q_out, k_out, v_out]: [HeadsMut<T>; 3],
+    ) {
         let g = self.geometry;
         let (cap, scale) = (self.spec.soft_cap, T::of(self.spec.scale));
-        // SAFETY: every row of every head is written by its task.
-        let mut dq = unsafe { cpu::uninit(g.batch * g.q_len * g.heads * q.width) };
-        let mut dk = vec![T::zero(); g.batch * g.k_len * g.kv_heads * k.width];
-        let mut dv = vec![T::zero(); g.batch * g.k_len * g.kv_heads * v.width];
-        let q_out = HeadsMut::new(&mut dq, [g.batch, g.q_len, g.heads, q.width]);
-        let k_out = HeadsMut::new(&mut dk, [g.batch, g.k_len, g.kv_heads, k.width]);
-        let v_out = HeadsMut::new(&mut dv, [g.batch, g.k_len, g.kv_heads, v.width]);
         let work = g.q_len * g.k_len * q.width * g.group();
         // Only a cap's backward needs the scores beside the pattern.
         let buffers = || {
@@ -134,8 +141,57 @@ impl Attention {
                 }
             }
         });
-        (dq, dk, dv)
     }
+}
+
+/// The same on queries, keys and values that lie side by side in one tensor, as the product that makes them leaves them: its gradient is
+/// written once, in place.
+pub(super) struct Stacked(pub(super) Attention);
+
+impl Stacked {
+    fn size(&self, layout: &Layout) -> Result<[usize; 4]> {
+        Ok(four(layout.dims()))
+    }
+
+    fn parts<'a, T: Real>(&self, all: &'a [T], size: [usize; 4]) -> [Heads<'a, T>; 3] {
+        let Geometry { heads, kv_heads, .. } = self.0.geometry;
+        [0, heads, heads + kv_heads].map(|first| Heads::part(all, size, first))
+    }
+}
+
+impl CustomOp1 for Stacked {
+    fn name(&self) -> &'static str {
+        "attention of a stack"
+    }
+
+    fn cpu_fwd(&self, all: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let Geometry { batch, q_len, heads, .. } = self.0.geometry;
+        let size @ [_, _, _, width] = self.size(layout)?;
+        dispatch!(all.dtype(), T => {
+            let [q, k, v] = self.parts(cpu::slice::<T>(all, layout)?, size);
+            let z = self.0.forward(q, k, v);
+            Ok((T::to_cpu_storage_owned(z), Shape::from((batch, q_len, heads * width))))
+        })
+    }
+
+    fn bwd(&self, all: &Tensor, _: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
+        let Geometry { heads, kv_heads, .. } = self.0.geometry;
+        let size = self.size(all.layout())?;
+        let [batch, len, _, width] = size;
+        dispatch!(all.dtype(), T => cpu::with_slice::<T, _>(all, |values| cpu::with_slice::<T, _>(dz, |dz| {
+            let mut gradient = vec![T::zero(); values.len()];
+            let (q, rest) = HeadsMut::new(&mut gradient, size).split(heads);
+            let (k, v) = rest.split(kv_heads);
+            let dz = Heads::part(dz, [batch, len, heads, width], 0);
+            self.0.backward(self.parts(values, size), dz, [q, k, v]);
+            cpu::tensor(gradient, all.shape()).map(Some)
+        })))
+    }
+}
+
+/// The four axes of a tensor that was checked to have them.
+fn four(dims: &[usize]) -> [usize; 4] {
+    std::array::from_fn(|axis| dims[axis])
 }
 
 /// Room for one block of the attention matrix.

@@ -62,6 +62,11 @@ impl<'a, T: Real> Heads<'a, T> {
         Ok(Self { data, strides: [batch, row, head], width })
     }
 
+    /// Some of the heads of a contiguous `[batch, pos, head, width]` buffer, from `first` on.
+    pub(super) fn part(data: &'a [T], [_, len, heads, width]: [usize; 4], first: usize) -> Self {
+        Self { data: &data[first * width..], strides: [len * heads * width, heads * width, width], width }
+    }
+
     /// Some positions of one head, as the rows of a matrix.
     pub(super) fn rows(&self, batch: usize, head: usize, positions: &Range<usize>) -> Mat<'a, T> {
         let [by_batch, by_row, by_head] = self.strides;
@@ -79,10 +84,11 @@ pub(super) fn with_heads<T: Real, R>(x: &Tensor, f: impl FnOnce(Heads<T>) -> Res
     }
 }
 
-/// A contiguous `[batch, pos, head, width]` buffer whose heads are written by different tasks.
+/// Some of the heads of a contiguous `[batch, pos, head, width]` buffer, which are written by different tasks.
 pub(super) struct HeadsMut<'a, T> {
     data: *mut T,
     size: [usize; 4],
+    some: Range<usize>,
     borrow: PhantomData<&'a mut [T]>,
 }
 
@@ -92,7 +98,15 @@ unsafe impl<T: Send> Sync for HeadsMut<'_, T> {}
 impl<'a, T: Real> HeadsMut<'a, T> {
     pub(super) fn new(data: &'a mut [T], size: [usize; 4]) -> Self {
         assert_eq!(data.len(), size.iter().product::<usize>());
-        Self { data: data.as_mut_ptr(), size, borrow: PhantomData }
+        Self { data: data.as_mut_ptr(), size, some: 0..size[2], borrow: PhantomData }
+    }
+
+    /// Some of these heads and the others.
+    pub(super) fn split(self, at: usize) -> (Self, Self) {
+        let at = self.some.start + at;
+        assert!(at <= self.some.end);
+        let Self { data, size, some, borrow } = self;
+        (Self { data, size, some: some.start..at, borrow }, Self { data, size, some: at..some.end, borrow })
     }
 
     /// Some positions of one head, as the rows of a matrix.
@@ -101,8 +115,8 @@ impl<'a, T: Real> HeadsMut<'a, T> {
     /// Nobody else may use these positions of this head at the same time.
     pub(super) unsafe fn rows(&self, batch: usize, head: usize, positions: &Range<usize>) -> MatMut<T> {
         let [batches, len, heads, width] = self.size;
-        assert!(batch < batches && positions.end <= len && head < heads);
-        let start = ((batch * len + positions.start) * heads + head) * width;
+        assert!(batch < batches && positions.end <= len && head < self.some.len());
+        let start = ((batch * len + positions.start) * heads + self.some.start + head) * width;
         // SAFETY: checked above to lie inside the buffer; the caller has these rows for itself.
         unsafe { MatMut::from_raw(self.data.add(start), positions.len(), width, heads * width) }
     }

@@ -54,6 +54,21 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, spec: &AttentionSpec) -> Re
     readable(q)?.apply_op3(&readable(k)?, &readable(v)?, fused::Attention { geometry, spec: *spec })
 }
 
+/// The same on `[batch, pos, heads + 2 kv_heads, d]`, in which queries, keys and values lie side by side; gives `[batch, pos, heads * d]`.
+pub fn attention_of_stack(all: &Tensor, kv_heads: usize, spec: &AttentionSpec) -> Result<Tensor> {
+    let heads = all.dim(2)?.checked_sub(2 * kv_heads);
+    let Some(heads) = heads else {
+        candle_core::bail!("attention: no queries beside {kv_heads} keys and values in {:?}", all.shape());
+    };
+    let part = |first: usize, count: usize| all.narrow(2, first, count);
+    let (q, k, v) = (part(0, heads)?, part(heads, kv_heads)?, part(heads + kv_heads, kv_heads)?);
+    if !cpu::fused(all) {
+        return attention(&q, &k, &v, spec)?.flatten_from(candle_core::D::Minus2);
+    }
+    let geometry = Geometry::of_queries(&q, &k, spec)?;
+    all.contiguous()?.apply_op1(fused::Stacked(fused::Attention { geometry, spec: *spec }))
+}
+
 /// The scaled, capped scores `[batch, heads, q_len, k_len]`; minus infinity where a query does not see a key.
 /// No gradient flows through those places.
 pub fn attention_scores(q: &Tensor, k: &Tensor, spec: &AttentionSpec) -> Result<Tensor> {

@@ -265,3 +265,23 @@ fn wrong_shapes_are_named() {
     check(qkv, qkv, qkv, Some(0), "a window of 0");
     check([1, 0, 4, 8], qkv, qkv, None, "an axis of size 0");
 }
+
+#[test]
+fn a_stack_is_like_its_parts() {
+    let spec = AttentionSpec { window: Some(50), soft_cap: Some(3.0), ..AttentionSpec::causal(8) };
+    let of_parts = |all: &Tensor| {
+        let part = |first, count| all.narrow(2, first, count);
+        attention(&part(0, 4)?, &part(4, 2)?, &part(6, 2)?, &spec)?.flatten_from(2)
+    };
+    let all = [random((2, 70, 8, 8), 1, DType::F32)];
+    let (z, gradient) = gradients(&all, |v| attention_of_stack(&v[0], 2, &spec)).unwrap();
+    let (parts, gradient_of_parts) = gradients(&all, |v| of_parts(&v[0])).unwrap();
+    assert_same_bits("z", &z, &parts);
+    assert_same_bits("gradient", &gradient[0], &gradient_of_parts[0]);
+    let composed = composed_only(|| attention_of_stack(&all[0], 2, &spec)).unwrap();
+    assert!(max_difference(&z, &composed) < 1e-5);
+    check_gradients("stack", &[random((2, 5, 4, 3), 2, DType::F64)], |v| {
+        attention_of_stack(&v[0], 1, &AttentionSpec::causal(3))
+    });
+    assert!(attention_of_stack(&all[0], 5, &spec).is_err());
+}
