@@ -52,10 +52,13 @@ impl Sampling {
         }
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         // Of equal ones the smaller id comes first, whatever the machine.
-        order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+        let likelier = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
         if self.temperature == 0.0 {
-            return Ok(order[0]);
+            let first = order.into_iter().min_by(likelier);
+            return first
+                .ok_or_else(|| LensError::BadInput("there are no logits to choose from".to_string()));
         }
+        order.sort_by(likelier);
         order.truncate(self.top_k.unwrap_or(usize::MAX));
         let largest = f64::from(logits[order[0] as usize]);
         let weight = |id: &u32| ((f64::from(logits[*id as usize]) - largest) / self.temperature).exp();
