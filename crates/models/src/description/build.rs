@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use candle_core::{DType, Device};
+use serde_json::Value;
 use tenterhook_nn::ops::Activation;
 
 use super::{ActivationName, ModelDescription, ModelKind, Precision};
@@ -42,6 +43,21 @@ impl ModelDescription {
             model.set_tokenizer(path);
         }
         Ok(model)
+    }
+
+    /// The `config.json` of the model that [`build`](Self::build) would make, without making it. A description with
+    /// [`problems`](Self::problems) has none that makes sense.
+    pub fn config_json(&self, base_dir: &Path) -> Result<Value, ModelError> {
+        if let Some(from) = &self.from {
+            return Ok(read_config(&base_dir.join(from))?.1);
+        }
+        let tokenizer = self.tokenizer.as_ref().map(|path| Tokenizer::load(&base_dir.join(path)));
+        let ids = tokenizer.transpose()?.map(|tokenizer| tokenizer.id_bound());
+        let vocab = self.vocab.or(ids).unwrap_or(0);
+        Ok(match self.kind {
+            Some(ModelKind::Mlp) => self.mlp_config(vocab).to_json(),
+            kind => self.transformer_config(kind.unwrap_or(ModelKind::Gpt), vocab).to_hf(),
+        })
     }
 
     fn init(&self, vocab: usize, seed: u64, dtype: DType, device: &Device) -> Result<Model, ModelError> {

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod attribute;
+mod bench;
 mod capture;
 mod carry_out;
 mod commands;
@@ -72,6 +73,7 @@ enum Command {
     Attribute(attribute::AttributeArgs),
     Heads(heads::HeadsArgs),
     Sae(sae::SaeArgs),
+    Bench(bench::BenchArgs),
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Commands(commands::CommandsArgs),
@@ -134,6 +136,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Command::Attribute(args) => attribute::run(&args, &registry),
         Command::Heads(args) => heads::run(&args, &registry),
         Command::Sae(args) => sae::run(&args, &registry),
+        Command::Bench(args) => bench::run(&args, &registry),
         Command::Completions(args) => completions::run(&args),
         Command::Commands(args) => commands::run(&args),
     };

@@ -6,6 +6,7 @@ use candle_core::Device;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tenterhook_hooks::{AttachError, BoxError, HookManager, HookRegistry};
+use tenterhook_models::error::ModelError;
 use tenterhook_models::tokenizer::Tokenizer;
 use tenterhook_models::{Model, ModelDescription};
 use tenterhook_record::name::check_run_name;
@@ -141,6 +142,16 @@ impl Plan {
     pub fn changed_since(&self, run: &RunDir) -> Result<Vec<String>, Problems> {
         let old = Document::read(&run.config_path())?;
         Ok(resume_differences(old.value(), &self.recorded().to_value()))
+    }
+
+    /// The `config.json` of the model that is trained, without building it.
+    pub(crate) fn model_json(&self) -> Result<Value, ModelError> {
+        self.model.config_json(Path::new(""))
+    }
+
+    /// Sequences in a batch of the first training set, and tokens in each; `None` where the model or the data decides.
+    pub(crate) fn batch_shape(&self) -> (usize, Option<usize>) {
+        self.train.first().map_or((1, None), |set| (set.batch, set.block))
     }
 
     /// Builds the model, opens the data and makes a trainer of it, with the hooks of the configuration attached.

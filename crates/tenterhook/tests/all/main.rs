@@ -6,6 +6,7 @@
 mod after_the_end;
 mod attribute_command;
 mod bad_input;
+mod bench_command;
 mod broken_configurations;
 mod capture;
 mod capture_budget;

@@ -84,7 +84,13 @@ pub(super) fn equally_long(args: &CaptureArgs, lm: &LanguageModel) -> Result<Vec
     Ok(all)
 }
 
-fn check(tokens: &[Vec<u32>], lm: &LanguageModel, gradients: bool, are_ids: bool) -> Result<(), String> {
+/// What keeps these sequences from going through the model together.
+pub(in crate::cli) fn check(
+    tokens: &[Vec<u32>],
+    lm: &LanguageModel,
+    gradients: bool,
+    are_ids: bool,
+) -> Result<(), String> {
     let Some(first) = tokens.first() else { return Err("there are no sequences".into()) };
     let least = if gradients { 2 } else { 1 };
     if first.len() < least {
@@ -115,7 +121,8 @@ fn check(tokens: &[Vec<u32>], lm: &LanguageModel, gradients: bool, are_ids: bool
     lm.check_tokens(first).map_err(|error| error.to_string())
 }
 
-fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
+/// A JSON file with a list of lists of token ids.
+pub(in crate::cli) fn read_tokens(path: &Path) -> Result<Vec<Vec<u32>>, CliError> {
     let bad = |problem: String| CliError::bad_input(format!("{}: {problem}", path.display()));
     // A device or a pipe has no size: what is read is what counts.
     let mut text = Vec::new();

@@ -1,7 +1,7 @@
 //! `tenterhook capture`: activations and gradients of a model, in a file or in a store.
 
 mod file;
-mod input;
+pub(super) mod input;
 mod store;
 
 use std::path::PathBuf;
@@ -102,7 +102,8 @@ impl FloatType {
     }
 }
 
-fn positive(text: &str) -> Result<usize, String> {
+/// A whole number of at least 1.
+pub(super) fn positive(text: &str) -> Result<usize, String> {
     let number: usize = text.parse().map_err(|error: std::num::ParseIntError| error.to_string())?;
     if number == 0 { Err("must be at least 1".to_string()) } else { Ok(number) }
 }

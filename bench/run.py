@@ -1,0 +1,161 @@
+#!/usr/bin/env python
+"""Measures Tenterhook and its peers side by side and writes what came of it. `scripts/bench` builds what it needs and calls it.
+
+    run.py TENTERHOOK --out BENCHMARKS.md --raw RESULTS.json [--quick] [--only WORD ...]
+
+Every workload is run by both sides alternately, several rounds in one go, with the same weights, inputs and number of threads; every side warms up
+first, and their outputs are compared. `--only` takes the workloads that have one of these words in their names.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import report
+from sides import Failed, Ours, Peer, milliseconds_of
+from workloads import Workload, all_of
+
+THREADS = 2
+START_UP = "start-up"
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def fastest(workload: Workload, names: list[str]) -> Peer:
+    """The quickest of several peers that do the same; the others are closed."""
+    best, best_time = None, float("inf")
+    for name in names:
+        peer = Peer(workload.kind, name, workload.options, THREADS)
+        peer.time(workload.warmup)
+        if len(names) == 1:
+            return peer
+        time = statistics.median(peer.time(max(2, workload.repeat)))
+        if time < best_time:
+            peer, best, best_time = best, peer, time
+        if peer:
+            peer.close()
+    return best
+
+
+def measure(workload: Workload, ours: Ours, rounds: int, folder: Path) -> dict:
+    """All rounds of a workload: ours, then every peer, then ours again."""
+    # Before peers are made, which takes longer: what they need of us, and whether it works at all.
+    logits = ["--logits", folder / "ours.safetensors"] if workload.kind == "forward" else []
+    ours.bench(*workload.ours, *logits, "--repeat", 1, "--warmup", 0)
+    peers = {family: fastest(workload, names) for family, names in workload.peers.items()}
+    repeat = ["--repeat", workload.repeat, "--warmup", workload.warmup]
+    told, times = [], {family: [] for family in peers}
+    try:
+        for _ in range(rounds):
+            told.append(ours.bench(*workload.ours, *repeat))
+            for family, peer in peers.items():
+                times[family].append(statistics.median(peer.time(workload.repeat)))
+        result = {
+            "name": workload.name,
+            "ms": [one["median_ms"] for one in told],
+            "peak_rss_mb": max(one["peak_rss_mb"] or 0 for one in told),
+            "tokens_per_s": statistics.median(one["tokens_per_s"] for one in told),
+            "gflops": statistics.median(one["gflops"] for one in told) if told[0]["gflops"] else None,
+            "peers": {},
+        }
+        for family, peer in peers.items():
+            output = peer.output()
+            text, well = workload.agree(told[0], output, folder)
+            result["peers"][family] = {
+                "name": peer.name,
+                "ms": times[family],
+                "peak_rss_mb": output["peak_rss_mb"],
+                "agreement": text,
+                "well": well,
+            }
+    finally:
+        for peer in peers.values():
+            peer.close()
+    if workload.products:
+        result["matmul"] = products(workload, ours, rounds)
+    return result
+
+
+def products(workload: Workload, ours: Ours, rounds: int) -> dict:
+    """The matrix products of a workload alone, ours and PyTorch's."""
+    found = ours.bench("matmul", *workload.products, "--repeat", 3, "--warmup", 1)
+    peer = Peer("matmul", "torch", {"products": found["products"]}, THREADS)
+    best, limit, peer_best, peer_limit = [], [], [], []
+    peer.time(1)
+    for _ in range(min(rounds, 3)):
+        found = ours.bench("matmul", *workload.products, "--repeat", 3, "--warmup", 1)
+        best.append(found["best_gflops"])
+        limit.append(found["limit_gflops"])
+        timed = [(one["flops"], one["times"], statistics.median(one["ms"])) for one in peer.time(3)]
+        peer_best.append(max(flops / ms / 1e6 for flops, _, ms in timed))
+        peer_limit.append(sum(f * n for f, n, _ in timed) / sum(ms * n for _, n, ms in timed) / 1e6)
+    peer.close()
+    middle = statistics.median
+    return {"best": middle(best), "limit": middle(limit), "torch_best": middle(peer_best), "torch_limit": middle(peer_limit)}
+
+
+def start_up(binary: Path, rounds: int) -> dict:
+    """From the start of a process to its end, when there is nothing to do."""
+    ours, peers = [], {"import torch": [], "import torch, transformers": []}
+    for _ in range(rounds):
+        ours += milliseconds_of([str(binary), "--version"], 1)
+        for code, times in peers.items():
+            times += milliseconds_of([sys.executable, "-c", code], 1)
+    others = {
+        code: {"name": f"python -c '{code}'", "ms": times, "peak_rss_mb": None, "agreement": "", "well": True}
+        for code, times in peers.items()
+    }
+    nothing = {"peak_rss_mb": None, "tokens_per_s": None, "gflops": None}
+    return {"name": START_UP, "ms": ours, "peers": others} | nothing
+
+
+def is_chosen(name: str, words: list[str]) -> bool:
+    return not words or any(word in name for word in words)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--raw", type=Path, required=True)
+    parser.add_argument("--build", default="default")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes and 3 rounds: a few minutes")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--tiny", action="store_true", help="a tiny model, to try the benchmark itself")
+    args = parser.parse_args()
+    rounds = args.rounds or (3 if args.quick else 7)
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "tenterhook" / "bench"
+    ours, results, failures = Ours(args.binary, THREADS), [], []
+    with tempfile.TemporaryDirectory() as folder:
+        workloads = all_of(Path(folder), cache, args.quick, args.tiny)
+        for workload in (one for one in workloads if is_chosen(one.name, args.only)):
+            say(f"{workload.name} ...")
+            try:
+                results.append(measure(workload, ours, rounds, Path(folder)))
+                say(report.line(results[-1]))
+            except Failed as error:
+                failures.append(f"{workload.name}: {error}")
+                say(failures[-1])
+        if is_chosen(START_UP, args.only):
+            results.append(start_up(args.binary, rounds))
+            say(report.line(results[-1]))
+    about = report.about(args, rounds, THREADS)
+    args.raw.write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
+    args.out.write_text(report.page(about, results))
+    print(report.table(results))
+    for result in results:
+        failures += [f"{result['name']}: {p['name']}: {p['agreement']}" for p in result["peers"].values() if not p["well"]]
+    for failure in failures:
+        say(f"FAILED {failure}")
+    sys.exit(1 if failures else 0)
+
+
+if __name__ == "__main__":
+    main()

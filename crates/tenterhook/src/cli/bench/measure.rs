@@ -1,0 +1,157 @@
+//! Times, speeds and memory, and how they are told.
+
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use crate::cli::capture::positive;
+use crate::cli::error::CliError;
+use crate::cli::output;
+
+/// How often the work is done.
+#[derive(Args)]
+pub(super) struct RepeatArgs {
+    /// Rounds that are timed.
+    #[arg(long, default_value_t = 10, value_name = "N", value_parser = positive)]
+    pub(super) repeat: usize,
+    /// Rounds before them that are not.
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub(super) warmup: usize,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl RepeatArgs {
+    /// Does the work as often as it was asked for, and times it.
+    pub(super) fn time<E>(&self, mut work: impl FnMut() -> Result<(), E>) -> Result<Timing, E> {
+        (0..self.warmup).try_for_each(|_| work())?;
+        let timed = |_| {
+            let start = Instant::now();
+            work().map(|()| start.elapsed().as_secs_f64())
+        };
+        Ok(Timing((0..self.repeat).map(timed).collect::<Result<_, _>>()?))
+    }
+}
+
+/// The seconds that each round took.
+pub(super) struct Timing(pub(super) Vec<f64>);
+
+impl Timing {
+    pub(super) fn median(&self) -> f64 {
+        median(&self.0)
+    }
+
+    pub(super) fn min(&self) -> f64 {
+        self.0.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// The middle of some numbers, or the mean of the two in the middle; NaN of none.
+pub(super) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        even if even % 2 == 0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    }
+}
+
+/// What a round came to.
+pub(super) struct Measured {
+    pub(super) timing: Timing,
+    /// Tokens of a round.
+    pub(super) tokens: f64,
+    /// What the model's numbers need in a round, where that is known.
+    pub(super) flops: Option<f64>,
+    /// Megabytes that the process had at most.
+    pub(super) peak_rss_mb: Option<f64>,
+}
+
+impl Measured {
+    fn gflops(&self) -> Option<f64> {
+        self.flops.map(|flops| flops / self.timing.median() / 1e9)
+    }
+
+    /// What every command tells, with what this one adds.
+    pub(super) fn to_json(&self, more: Value) -> Value {
+        let mut all = Map::new();
+        if let Value::Object(more) = more {
+            all.extend(more);
+        }
+        let times: Vec<f64> = self.timing.0.iter().map(|seconds| seconds * 1e3).collect();
+        let told = json!({
+            "median_ms": self.timing.median() * 1e3,
+            "min_ms": self.timing.min() * 1e3,
+            "tokens": self.tokens,
+            "tokens_per_s": self.tokens / self.timing.median(),
+            "flops": self.flops,
+            "gflops": self.gflops(),
+            "peak_rss_mb": self.peak_rss_mb,
+            "threads": rayon::current_num_threads(),
+            "times_ms": times,
+        });
+        if let Value::Object(told) = told {
+            all.extend(told);
+        }
+        Value::Object(all)
+    }
+
+    /// The same for people.
+    pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
+        let ms = |seconds: f64| format!("{:.2} ms", seconds * 1e3);
+        let rounds = self.timing.0.len();
+        let speed = self.gflops().map(|gflops| format!(", {gflops:.1} GFLOP/s")).unwrap_or_default();
+        let threads = rayon::current_num_threads();
+        let mut lines = vec![
+            ("median", format!("{} of {rounds}", ms(self.timing.median()))),
+            ("shortest", ms(self.timing.min())),
+            (
+                "speed",
+                format!("{:.0} tokens/s{speed}, {threads} threads", self.tokens / self.timing.median()),
+            ),
+        ];
+        lines.extend(self.peak_rss_mb.map(|megabytes| ("memory", format!("{megabytes:.0} MB at most"))));
+        lines
+    }
+}
+
+/// Prints lines with their names in front.
+pub(super) fn tell(title: &str, lines: &[(&str, String)]) -> Result<(), CliError> {
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<String> = lines.iter().map(|(name, text)| format!("{name:width$}  {text}")).collect();
+    output::text(&format!("{title}\n{}", lines.join("\n")))
+}
+
+/// The most memory this process has had, in megabytes; `None` where the system does not say.
+pub(super) fn peak_rss_mb() -> Option<f64> {
+    let told = std::fs::read_to_string("/proc/self/status").ok()?;
+    let peak = told.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: f64 = peak.split_whitespace().next()?.parse().ok()?;
+    Some(kilobytes * 1024.0 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_is_found_in_any_order() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn rounds_before_the_timed_ones_are_done_and_not_counted() {
+        let (args, mut done) = (RepeatArgs { repeat: 3, warmup: 2, json: false }, 0);
+        let timing = args.time(|| -> Result<(), CliError> {
+            done += 1;
+            Ok(())
+        });
+        assert_eq!((done, timing.map(|timing| timing.0.len()).ok()), (5, Some(3)));
+    }
+}
