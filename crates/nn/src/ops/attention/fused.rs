@@ -149,10 +149,6 @@ impl Attention {
 pub(super) struct Stacked(pub(super) Attention);
 
 impl Stacked {
-    fn size(&self, layout: &Layout) -> Result<[usize; 4]> {
-        Ok(four(layout.dims()))
-    }
-
     fn parts<'a, T: Real>(&self, all: &'a [T], size: [usize; 4]) -> [Heads<'a, T>; 3] {
         let Geometry { heads, kv_heads, .. } = self.0.geometry;
         [0, heads, heads + kv_heads].map(|first| Heads::part(all, size, first))
@@ -166,7 +162,7 @@ impl CustomOp1 for Stacked {
 
     fn cpu_fwd(&self, all: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let Geometry { batch, q_len, heads, .. } = self.0.geometry;
-        let size @ [_, _, _, width] = self.size(layout)?;
+        let size @ [_, _, _, width] = four(layout.dims());
         dispatch!(all.dtype(), T => {
             let [q, k, v] = self.parts(cpu::slice::<T>(all, layout)?, size);
             let z = self.0.forward(q, k, v);
@@ -176,7 +172,7 @@ impl CustomOp1 for Stacked {
 
     fn bwd(&self, all: &Tensor, _: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
         let Geometry { heads, kv_heads, .. } = self.0.geometry;
-        let size = self.size(all.layout())?;
+        let size = four(all.dims());
         let [batch, len, _, width] = size;
         dispatch!(all.dtype(), T => cpu::with_slice::<T, _>(all, |values| cpu::with_slice::<T, _>(dz, |dz| {
             let mut gradient = vec![T::zero(); values.len()];

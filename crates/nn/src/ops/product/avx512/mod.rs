@@ -123,7 +123,7 @@ impl Job<'_> {
         self.b.row_stride == 1 && self.b.col_stride != 1 && few.contains(&self.rows) && self.cols >= MANY
     }
 
-    /// Where a part of the result begins, and the floats between its rows (columns in a turned job).
+    /// Where a part of the result begins.
     ///
     /// # Safety
     /// The part must be the caller's own.
