@@ -14,6 +14,36 @@ from torch import Tensor
 
 STEERED_BLOCK, STRENGTH = 6, 4.0
 
+# The points that TransformerLens has always had, and both sides have: for a capture of "all points" both keep these, and nothing else.
+CLASSIC_POINTS = [
+    "hook_embed",
+    "hook_pos_embed",
+    *(
+        f"blocks.*.{name}"
+        for name in (
+            "hook_resid_pre",
+            "ln1.hook_scale",
+            "ln1.hook_normalized",
+            "attn.hook_q",
+            "attn.hook_k",
+            "attn.hook_v",
+            "attn.hook_attn_scores",
+            "attn.hook_pattern",
+            "attn.hook_z",
+            "hook_attn_out",
+            "hook_resid_mid",
+            "ln2.hook_scale",
+            "ln2.hook_normalized",
+            "mlp.hook_pre",
+            "mlp.hook_post",
+            "hook_mlp_out",
+            "hook_resid_post",
+        )
+    ),
+    "ln_final.hook_scale",
+    "ln_final.hook_normalized",
+]
+
 
 @dataclass(frozen=True)
 class Sizes:

@@ -1,13 +1,15 @@
 """Forwards and generation with transformers, TransformerLens and nnsight."""
 
 import os
+from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from inputs import STRENGTH, batch_ids, steering_vector
+from inputs import CLASSIC_POINTS, STRENGTH, batch_ids, steering_vector
 
 
 def load(model: str, attention: str):
@@ -87,6 +89,15 @@ class TransformersEager(Transformers):
     attention = "eager"
 
 
+def is_residual(name: str) -> bool:
+    return name.endswith("hook_resid_post")
+
+
+@cache
+def is_classic(name: str) -> bool:
+    return any(fnmatchcase(name, point) for point in CLASSIC_POINTS)
+
+
 class TransformerLens(Forward):
     """TransformerLens 4, whose bridge runs the modules of transformers."""
 
@@ -103,9 +114,8 @@ class TransformerLens(Forward):
             return self.bridge.run_with_hooks(self.ids, fwd_hooks=[(point, lambda x, hook: x + self.vector)])
         if self.task == "none":
             return self.bridge(self.ids)
-        wanted = (lambda name: name.endswith("hook_resid_post")) if self.task == "residual" else None
-        logits, cache = self.bridge.run_with_cache(self.ids, names_filter=wanted)
-        self.kept = dict(cache.items())
+        logits, kept = self.bridge.run_with_cache(self.ids, names_filter=is_residual if self.task == "residual" else is_classic)
+        self.kept = dict(kept.items())
         return logits
 
 

@@ -39,9 +39,12 @@ def same_logits(ours: dict, peer: dict, folder: Path) -> tuple[str, bool]:
     a, b = (load_file(folder / f"{side}.safetensors")["logits"] for side in ("ours", "peer"))
     distance = (a - b).abs().max().item()
     text = f"logits within {distance:.0e}"
+    well = distance < 1e-3
     if ours["points"]:
-        text += f"; {ours['points']} and {peer['points']} values, {ours['bytes'] / 1e6:.0f} and {peer['bytes'] / 1e6:.0f} MB"
-    return text, distance < 1e-3
+        text += f"; {ours['points']} values, {ours['bytes'] / 1e6:.0f} MB"
+        if (ours["points"], ours["bytes"]) != (peer["points"], peer["bytes"]):
+            text, well = f"{text} and {peer['points']} values, {peer['bytes'] / 1e6:.0f} MB", False
+    return text, well
 
 
 def same_tokens(ours: dict, peer: dict, _folder: Path) -> tuple[str, bool]:
@@ -67,7 +70,7 @@ def forward(model: Path, batch: int, seq: int, task: str, steering: Path, block:
         ours += ["--points", "blocks.*.hook_resid_post"]
         peers |= LENS | NNSIGHT
     if task == "all":
-        ours += ["--points", "*"]
+        ours += [word for point in inputs.CLASSIC_POINTS for word in ("--points", point)]
         peers = dict(LENS)
     if task == "steer":
         ours += ["--hooks", steering]

@@ -22,6 +22,7 @@
 
 pub mod layers;
 pub mod ops;
+pub mod parallel;
 mod param;
 mod scope;
 mod stack;

@@ -5,8 +5,8 @@ use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Input, Linear, LinearSpec, Norm, NormSpec};
 use tenterhook_nn::ops::{
-    AttentionSpec, attention, attention_apply, attention_of_stack, attention_pattern, attention_scores,
-    dropout, watch_gradient,
+    AttentionSpec, attention, attention_apply, attention_branch, attention_of_stack, attention_pattern,
+    attention_scores, branch_fits, dropout, watch_gradient,
 };
 
 use super::cache::LayerCache;
@@ -143,6 +143,27 @@ impl Attention {
         let z = pass.tap(self.points.z, self.attend(&q, &k, &v, place, pass)?)?;
         let flat = z.flatten_from(D::Minus2)?;
         self.out.forward_by(&flat, pass, |flat| self.project_out(flat, pass))
+    }
+
+    /// `stream + attention(ln1(stream))` in one op, where nobody listens on the way, nothing happens to queries, keys and values, and
+    /// every gradient arrives. The bits are the same.
+    pub(super) fn as_branch(
+        &self,
+        stream: &Tensor,
+        ln1: &Norm,
+        positioned: &Positioned,
+        pass: &Pass,
+    ) -> Result<Option<Tensor>> {
+        let Qkv::Stacked(qkv) = &self.qkv else { return Ok(None) };
+        let silent = qkv.is_silent(pass) && self.out.is_silent(pass) && !pass.armed(self.points.result);
+        if !silent || !ln1.is_silent(pass) || !self.is_plain(positioned, pass) {
+            return Ok(None);
+        }
+        let (norm, qkv, out) = (ln1.branch_norm(pass), qkv.projection(pass), self.out.projection(pass));
+        if !branch_fits(stream, &norm, &[&qkv, &out]) {
+            return Ok(None);
+        }
+        attention_branch(stream, &norm, &qkv, (self.heads.size, self.heads.kv), &self.spec, &out).map(Some)
     }
 
     /// Whether nothing happens to queries, keys and values on their way into attention, and nobody looks at them or inside: then they stay one

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Linear, Norm, NormPoints};
-use tenterhook_nn::ops::dropout;
+use tenterhook_nn::ops::{add, branch_fits, dropout, mlp_branch};
 
 use super::attention::{Attention, Positioned};
 use super::mlp::Mlp;
@@ -140,20 +140,48 @@ impl Block {
 
     pub(super) fn forward(&self, x: Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
         let x = pass.tap(self.resid_pre, x)?;
-        let attn_out = self.attention_branch(&x, positioned, pass)?;
         let y = match (&self.mlp, self.resid_mid) {
-            (None, _) => (&x + attn_out)?,
+            (None, _) => self.plus_attention(&x, positioned, pass)?,
             (Some(mlp), Some(point)) => {
-                let mid = pass.tap(point, (&x + attn_out)?)?;
-                let mlp_out = self.mlp_branch(mlp, &mid, pass)?;
-                (mid + mlp_out)?
+                let mid = pass.tap(point, self.plus_attention(&x, positioned, pass)?)?;
+                self.plus_mlp(mlp, &mid, pass)?
             }
             (Some(mlp), None) => {
+                let attn_out = self.attention_branch(&x, positioned, pass)?;
                 let mlp_out = self.mlp_branch(mlp, &x, pass)?;
-                ((&x + attn_out)? + mlp_out)?
+                add(&add(&x, &attn_out)?, &mlp_out)?
             }
         };
         pass.tap_output(self.resid_post, &x, y)
+    }
+
+    /// The stream with what attention adds to it. One op where nobody listens in between.
+    fn plus_attention(&self, x: &Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
+        if self.is_plain(self.attn_out, &self.ln1_post, pass)
+            && let Some(y) = self.attention.as_branch(x, &self.ln1, &positioned, pass)?
+        {
+            return Ok(y);
+        }
+        add(x, &self.attention_branch(x, positioned, pass)?)
+    }
+
+    /// The stream with what the MLP adds to it, likewise.
+    fn plus_mlp(&self, branch: &MlpBranch, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+        if self.is_plain(branch.output, &branch.post_norm, pass)
+            && branch.norm.is_silent(pass)
+            && let Some(mlp) = branch.mlp.as_branch(pass)
+        {
+            let norm = branch.norm.branch_norm(pass);
+            if branch_fits(x, &norm, &mlp.projections()) {
+                return mlp_branch(x, &norm, &mlp);
+            }
+        }
+        add(x, &self.mlp_branch(branch, x, pass)?)
+    }
+
+    /// Whether the output of a module goes to the stream as it is, and nobody looks at it.
+    fn is_plain(&self, output: PointId, post_norm: &Option<Norm>, pass: &Pass) -> bool {
+        !pass.armed(output) && post_norm.is_none() && !self.drops(pass)
     }
 
     fn attention_branch(&self, x: &Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
@@ -171,8 +199,12 @@ impl Block {
         post(&branch.post_norm, y, pass)
     }
 
+    fn drops(&self, pass: &Pass) -> bool {
+        self.residual_dropout > 0.0 && pass.is_training()
+    }
+
     fn drop(&self, y: Tensor, branch: &str, pass: &Pass) -> Result<Tensor> {
-        if self.residual_dropout == 0.0 || !pass.is_training() {
+        if !self.drops(pass) {
             return Ok(y);
         }
         dropout(&y, self.residual_dropout, &pass.random().named(&self.path).named(branch))

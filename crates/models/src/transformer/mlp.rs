@@ -4,7 +4,7 @@ use candle_core::{D, Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Input, Linear, LinearSpec};
-use tenterhook_nn::ops::{Activation, gated};
+use tenterhook_nn::ops::{Activation, BranchMlp, gated};
 
 use super::names::{MlpNames, Names};
 use crate::config::TransformerConfig;
@@ -75,6 +75,22 @@ impl Mlp {
     /// The projection back into the stream.
     pub(super) fn out(&self) -> &Linear {
         &self.down
+    }
+
+    /// The layers, if they can be part of one op: nobody listens between them.
+    pub(super) fn as_branch(&self, pass: &Pass) -> Option<BranchMlp> {
+        let (gate, up) = match &self.inner {
+            Inner::Plain(up) => (None, up),
+            Inner::Gated { gate, up } => (Some(gate), up),
+            Inner::GatedFused { .. } => return None,
+        };
+        let silent = gate.into_iter().chain([up, &self.down]).all(|linear| linear.is_silent(pass));
+        silent.then(|| BranchMlp {
+            gate: gate.map(|gate| gate.projection(pass)),
+            up: up.projection(pass),
+            activation: self.activation,
+            down: self.down.projection(pass),
+        })
     }
 
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {

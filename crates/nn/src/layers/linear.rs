@@ -4,7 +4,8 @@ use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, PointId};
 
 use crate::ops::{
-    Activation, LinearGrads, WeightLayout, activate, linear, linear_activated, linear_cross_entropy,
+    Activation, LinearGrads, Projection, WeightLayout, activate, linear, linear_activated,
+    linear_cross_entropy,
 };
 use crate::param::{LossShare, Param};
 use crate::scope::{Init, Scope};
@@ -132,6 +133,21 @@ impl Linear {
         let grads = LinearGrads { weight: self.weight.buffer(pass), bias: None };
         let expected = pass.extension::<LossShare>().map_or(1.0, |share| share.0);
         linear_cross_entropy(x, self.weight.at(pass), self.layout, targets, ignore_index, expected, &grads)
+    }
+
+    /// Whether nobody listens at the input, as far as it is this layer's to show, or at the output.
+    pub fn is_silent(&self, pass: &Pass) -> bool {
+        !self.input.is_some_and(|point| pass.armed(point)) && !self.is_watched(pass)
+    }
+
+    /// The layer as a part of a branch: its hooks are not called.
+    pub fn projection(&self, pass: &Pass) -> Projection {
+        Projection {
+            weight: self.weight.at(pass).clone(),
+            bias: self.bias_at(pass).cloned(),
+            layout: self.layout,
+            grads: self.buffers(pass),
+        }
     }
 
     /// Whether anybody listens at the output.

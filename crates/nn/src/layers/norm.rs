@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 
 use crate::ops::cpu::fused;
-use crate::ops::{NormOutput, NormWatch, center, layer_norm, norm_scale, rms_norm};
+use crate::ops::{BranchNorm, NormOutput, NormWatch, center, layer_norm, norm_scale, rms_norm};
 use crate::param::Param;
 use crate::scope::{Init, Scope};
 
@@ -78,6 +78,24 @@ impl Norm {
             _ => self.plain(&x, pass)?,
         };
         pass.tap_output(self.output, &x, y)
+    }
+
+    /// Whether nobody listens at its input, inside or at its output.
+    pub fn is_silent(&self, pass: &Pass) -> bool {
+        let inside = self.inside.iter().flat_map(|points| [points.scale, points.normalized]);
+        !inside.chain([self.input, self.output]).any(|point| pass.armed(point))
+    }
+
+    /// The norm as a part of a branch: its hooks are not called.
+    pub fn branch_norm(&self, pass: &Pass) -> BranchNorm {
+        let with_buffer = |param: &Param| (param.at(pass).clone(), param.buffer(pass));
+        BranchNorm {
+            centered: self.spec.centered,
+            eps: self.spec.eps,
+            gain_offset: self.spec.gain_offset,
+            gain: with_buffer(&self.gain),
+            bias: self.bias.as_ref().map(with_buffer),
+        }
     }
 
     /// What the normalized value is multiplied by.

@@ -2,10 +2,10 @@
 //! the fused kernel and the composed fallback.
 
 use candle_core::{CpuStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
-use rayon::prelude::*;
 use std::cell::Cell;
 
 use super::real::Real;
+use crate::parallel;
 
 /// Elements handled by one parallel task. Fixed, so that results do not depend on the thread count.
 pub(crate) const CHUNK: usize = 1 << 14;
@@ -87,19 +87,28 @@ pub(crate) fn chunk_rows(cols: usize) -> usize {
     (CHUNK / cols.max(1)).max(1)
 }
 
-/// Calls `f(start, part)` for every `len` elements of `values`, in parallel. A single part stays on this thread:
-/// handing a few microseconds of work to the pool would cost more than the work.
+/// Calls `f(start, part)` for every `len` elements of `values`, in parallel. A single part stays on this thread.
 pub(crate) fn for_chunks<T: Send>(values: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
     if values.len() <= len {
         f(0, values);
     } else {
-        values.par_chunks_mut(len).enumerate().for_each(|(i, part)| f(i * len, part));
+        parallel::for_chunks(values, len, f);
     }
+}
+
+/// `f` of every `len` elements of `values`, in order, computed in parallel.
+pub(crate) fn map_chunks<T: Sync, R: Send>(
+    values: &[T],
+    len: usize,
+    f: impl Fn(usize, &[T]) -> R + Sync,
+) -> Vec<R> {
+    let part = |i: usize| f(i * len, &values[i * len..((i + 1) * len).min(values.len())]);
+    parallel::map(values.len().div_ceil(len.max(1)), part)
 }
 
 /// The sum of every column, for rows of `cols` elements: fixed chunks of rows in parallel, added up in order.
 pub(crate) fn add_column_sums<T: Real>(sums: &mut [T], values: &[T], cols: usize) {
-    let partial = |rows: &[T]| {
+    let partial = |_, rows: &[T]| {
         let mut sums = vec![T::zero(); cols];
         wide(
             #[inline(always)]
@@ -111,7 +120,7 @@ pub(crate) fn add_column_sums<T: Real>(sums: &mut [T], values: &[T], cols: usize
         );
         sums
     };
-    let parts: Vec<Vec<T>> = values.par_chunks(chunk_rows(cols) * cols.max(1)).map(partial).collect();
+    let parts = map_chunks(values, chunk_rows(cols) * cols.max(1), partial);
     parts.iter().for_each(|part| add_to(sums, part));
 }
 

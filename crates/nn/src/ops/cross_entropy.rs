@@ -1,12 +1,12 @@
 //! The mean negative log likelihood of targets under logits.
 
 use candle_core::{CpuStorage, CustomOp1, D, DType, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 use std::sync::OnceLock;
 
 use super::cpu::{self, dispatch};
 use super::indices;
 use super::real::{LANES, Real, lane_sum};
+use crate::parallel;
 
 /// The mean over all targets that are not `ignore_index` of `-log softmax(logits)[target]`, a scalar.
 ///
@@ -103,22 +103,52 @@ impl<T: Real> RowSum<T> {
         )
     }
 
-    pub(crate) fn loss(&self, logits: &[T], target: Option<usize>) -> f64 {
-        match target {
-            Some(target) => self.sum.ln() + (self.max - logits[target]).to_f64(),
+    /// The same, and the logits become `exp(logit - max)`, with which their gradient is a multiplication away.
+    pub(crate) fn of_exps(logits: &mut [T]) -> Self {
+        cpu::wide(
+            #[inline(always)]
+            || {
+                let max = lane_max(logits);
+                let mut sum = 0.0;
+                for part in logits.chunks_mut(PART) {
+                    for logit in part.iter_mut() {
+                        *logit = (*logit - max).fast_exp();
+                    }
+                    let exps = &*part;
+                    sum += lane_sum(exps.len(), |i| exps[i]).to_f64();
+                }
+                Self { max, sum }
+            },
+        )
+    }
+
+    /// The loss of a row whose target has this logit.
+    pub(crate) fn loss(&self, of_target: Option<T>) -> f64 {
+        match of_target {
+            Some(logit) => self.sum.ln() + (self.max - logit).to_f64(),
             None => 0.0,
         }
     }
 
     /// Turns a row of logits into its gradient, for a loss that counts `factor` times.
     pub(crate) fn gradient_in_place(&self, logits: &mut [T], target: Option<usize>, factor: f64) {
-        let Some(target) = target else { return logits.fill(T::zero()) };
+        self.gradient_by(logits, target, factor, |logit| (logit - self.max).fast_exp());
+    }
+
+    /// The same from what [`of_exps`](Self::of_exps) has made of the logits.
+    pub(crate) fn gradient_of_exps(&self, exps: &mut [T], target: Option<usize>, factor: f64) {
+        self.gradient_by(exps, target, factor, |exp| exp);
+    }
+
+    #[inline(always)]
+    fn gradient_by(&self, row: &mut [T], target: Option<usize>, factor: f64, exp: impl Fn(T) -> T) {
+        let Some(target) = target else { return row.fill(T::zero()) };
         let share = T::of(factor / self.sum);
         cpu::wide(
             #[inline(always)]
-            || logits.iter_mut().for_each(|logit| *logit = (*logit - self.max).fast_exp() * share),
+            || row.iter_mut().for_each(|value| *value = exp(*value) * share),
         );
-        logits[target] -= T::of(factor);
+        row[target] -= T::of(factor);
     }
 }
 
@@ -147,9 +177,10 @@ impl<T: Real> CustomOp1 for CrossEntropyOp<T> {
         let targets = &self.targets;
         let logits = cpu::slice::<T>(logits, layout)?;
         let vocab = logits.len() / targets.values.len();
-        let rows: Vec<RowSum<T>> = logits.par_chunks_exact(vocab).map(RowSum::of).collect();
+        let rows = cpu::map_chunks(logits, vocab, |_, row| RowSum::of(row));
         let losses = rows.iter().zip(logits.chunks_exact(vocab)).zip(&targets.values);
-        let total: f64 = losses.map(|((row, logits), &target)| row.loss(logits, target)).sum();
+        let total: f64 =
+            losses.map(|((row, logits), &target)| row.loss(target.map(|target| logits[target]))).sum();
         match self.rows.set(rows) {
             Ok(()) => {
                 Ok((T::to_cpu_storage_owned(vec![T::of(total / targets.count as f64)]), Shape::from(())))
@@ -167,14 +198,11 @@ impl<T: Real> CustomOp1 for CrossEntropyOp<T> {
             let vocab = values.len() / rows.len();
             // SAFETY: every row is written.
             let mut dx = unsafe { cpu::uninit::<T>(values.len()) };
-            dx.par_chunks_exact_mut(vocab)
-                .zip(values.par_chunks_exact(vocab))
-                .zip(rows)
-                .zip(&self.targets.values)
-                .for_each(|(((dx, logits), row), &target)| {
-                    dx.copy_from_slice(logits);
-                    row.gradient_in_place(dx, target, factor);
-                });
+            parallel::for_chunks(&mut dx, vocab, |start, dx| {
+                dx.copy_from_slice(&values[start..][..vocab]);
+                let row = start / vocab;
+                rows[row].gradient_in_place(dx, self.targets.values[row], factor);
+            });
             cpu::tensor(dx, logits.shape()).map(Some)
         })
     }

@@ -2,11 +2,11 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor, WithDType};
-use rayon::prelude::*;
 
 use super::activation::{Activation, composed, with_curve};
 use super::cpu::{self, dispatch};
 use super::real::Real;
+use crate::parallel::Chunks;
 
 /// `act(gate) * up`. Both may be halves of one `[.., 2d]` tensor: rows with a stride are read in place.
 pub fn gated(gate: &Tensor, up: &Tensor, act: Activation) -> Result<Tensor> {
@@ -101,28 +101,26 @@ fn gradients<T: Real>(
     let rows = cpu::chunk_rows(width);
     // SAFETY: every row of both is written.
     let (mut dgate, mut dup) = unsafe { (cpu::uninit::<T>(g.len()), cpu::uninit::<T>(g.len())) };
-    dgate
-        .par_chunks_mut(rows * width)
-        .zip(dup.par_chunks_mut(rows * width))
-        .zip(g.par_chunks(rows * width))
-        .enumerate()
-        .for_each(|(chunk, ((dgate, dup), g))| {
-            cpu::wide(
-                #[inline(always)]
-                || {
-                    let outputs = dgate.chunks_exact_mut(width).zip(dup.chunks_exact_mut(width));
-                    for (i, ((dgate, dup), g)) in outputs.zip(g.chunks_exact(width)).enumerate() {
-                        let row = chunk * rows + i;
-                        let inputs = gate.row(row).iter().zip(up.row(row)).zip(g);
-                        for ((dgate, dup), ((&gate, &up), &g)) in dgate.iter_mut().zip(dup).zip(inputs) {
-                            let (value, slope) = f(gate);
-                            *dgate = g * up * slope;
-                            *dup = g * value;
-                        }
+    let dups = Chunks::of(&mut dup, rows * width);
+    cpu::for_chunks(&mut dgate, rows * width, |start, dgate| {
+        let first = start / width;
+        // SAFETY: every part is asked for once, together with the same one of the other.
+        let dup = unsafe { dups.get(first / rows) };
+        cpu::wide(
+            #[inline(always)]
+            || {
+                let outputs = dgate.chunks_exact_mut(width).zip(dup.chunks_exact_mut(width));
+                for (row, ((dgate, dup), g)) in (first..).zip(outputs.zip(g[start..].chunks_exact(width))) {
+                    let inputs = gate.row(row).iter().zip(up.row(row)).zip(g);
+                    for ((dgate, dup), ((&gate, &up), &g)) in dgate.iter_mut().zip(dup).zip(inputs) {
+                        let (value, slope) = f(gate);
+                        *dgate = g * up * slope;
+                        *dup = g * value;
                     }
-                },
-            )
-        });
+                }
+            },
+        )
+    });
     (dgate, dup)
 }
 

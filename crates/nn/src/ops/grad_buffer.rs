@@ -37,14 +37,14 @@ impl GradBuffer {
         }
     }
 
-    /// Hands the buffer to `write`, which must set every element when told `fresh` and add to it otherwise.
-    pub(crate) fn accumulate<T: Real>(&self, write: impl FnOnce(&mut Vec<T>, bool)) -> Result<()> {
+    /// Hands the buffer to `write`, empty when it is told `fresh`: it must then fill it. Otherwise it must add to what is there.
+    fn accumulate<T: Real>(&self, write: impl FnOnce(&mut Vec<T>, bool)) -> Result<()> {
         let mut values = self.lock();
         let fresh = matches!(*values, Values::Empty);
         if fresh {
             *values = match T::DTYPE {
-                DType::F32 => Values::F32(vec![0.0; self.shape.elem_count()]),
-                _ => Values::F64(vec![0.0; self.shape.elem_count()]),
+                DType::F32 => Values::F32(Vec::new()),
+                _ => Values::F64(Vec::new()),
             };
         }
         // The two arms are the same code for the two types; `Any` finds out which one `T` is.
@@ -63,7 +63,7 @@ impl GradBuffer {
     /// Adds a gradient, or keeps it where none is there yet.
     fn add_owned<T: Real>(&self, mut gradient: Vec<T>) -> Result<()> {
         self.accumulate(|values: &mut Vec<T>, fresh| match fresh {
-            true => std::mem::swap(values, &mut gradient),
+            true => *values = std::mem::take(&mut gradient),
             false => cpu::for_chunks(values, cpu::CHUNK, |start, values| {
                 cpu::wide(
                     #[inline(always)]
@@ -88,10 +88,29 @@ impl GradBuffer {
 
 /// Brings the gradient of `param` where it belongs: nowhere when the parameter is not tracked (`write` is not even
 /// called), into its buffer when it is a `Var` that has one, and to candle's tape otherwise.
-/// `write` keeps the promise of [`GradBuffer::accumulate`]; a fresh target holds zeros.
+/// `write` adds to what is there, which is zero when it is told that it is fresh.
 pub(crate) fn deliver<T: Real>(
     param: &Tensor,
     buffer: Option<&Arc<GradBuffer>>,
+    write: impl FnOnce(&mut [T], bool),
+) -> Result<Option<Tensor>> {
+    deliver_into(param, buffer, |len| vec![T::zero(); len], write)
+}
+
+/// The same for a `write` that sets every element of a fresh target: its zeros are spared.
+pub(crate) fn deliver_written<T: Real>(
+    param: &Tensor,
+    buffer: Option<&Arc<GradBuffer>>,
+    write: impl FnOnce(&mut [T], bool),
+) -> Result<Option<Tensor>> {
+    // SAFETY: `write` sets every element.
+    deliver_into(param, buffer, |len| unsafe { cpu::uninit(len) }, write)
+}
+
+fn deliver_into<T: Real>(
+    param: &Tensor,
+    buffer: Option<&Arc<GradBuffer>>,
+    fresh_values: impl FnOnce(usize) -> Vec<T>,
     write: impl FnOnce(&mut [T], bool),
 ) -> Result<Option<Tensor>> {
     if !param.track_op() {
@@ -99,9 +118,17 @@ pub(crate) fn deliver<T: Real>(
     }
     match buffer.filter(|_| param.is_variable()) {
         Some(buffer) if buffer.shape != *param.shape() => Err(buffer.misfit(param)),
-        Some(buffer) => buffer.accumulate(|values: &mut Vec<T>, fresh| write(values, fresh)).map(|()| None),
+        Some(buffer) => {
+            let fill = |values: &mut Vec<T>, fresh| {
+                if fresh {
+                    *values = fresh_values(param.elem_count());
+                }
+                write(values, fresh);
+            };
+            buffer.accumulate(fill).map(|()| None)
+        }
         None => {
-            let mut values = vec![T::zero(); param.elem_count()];
+            let mut values = fresh_values(param.elem_count());
             write(&mut values, true);
             cpu::tensor(values, param.shape()).map(Some)
         }

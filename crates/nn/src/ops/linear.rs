@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::GradBuffer;
 use super::cpu::{self, dispatch};
-use super::grad_buffer::deliver;
+use super::grad_buffer::{deliver, deliver_written};
 use super::product::{Finish, Mat, MatMut, Product};
 use super::real::Real;
 
@@ -38,6 +38,21 @@ impl WeightLayout {
             Self::OutIn => Mat::new(weight, outputs, inputs).t(),
             Self::InOut => Mat::new(weight, inputs, outputs),
         }
+    }
+
+    /// Writes `x @ W + b`, and calls `finish` with its parts as they are complete.
+    pub(crate) fn product<T: Real>(
+        self,
+        x: &[T],
+        weight: &[T],
+        bias: Option<&[T]>,
+        (inputs, outputs): (usize, usize),
+        finish: Option<&Finish<T>>,
+        y: &mut [T],
+    ) {
+        let rows = x.len() / inputs;
+        let product = Product::of(Mat::new(x, rows, inputs), self.in_out(weight, inputs, outputs));
+        product.plus_row(bias).then(finish).write(MatMut::new(y, rows, outputs));
     }
 
     /// The gradient of the weight from `x [rows, in]` and the gradient of the output `g [rows, out]`.
@@ -140,7 +155,11 @@ impl LinearOp {
         if let Some(bias) = bias.filter(|bias| bias.dims() != [outputs]) {
             candle_core::bail!("linear: a bias of shape {:?} for {outputs} outputs", bias.shape());
         }
-        Ok(Self { layout, grads: grads.clone() })
+        Ok(Self::new(layout, grads))
+    }
+
+    pub(super) fn new(layout: WeightLayout, grads: &LinearGrads) -> Self {
+        Self { layout, grads: grads.clone() }
     }
 
     pub(super) fn layout(&self) -> WeightLayout {
@@ -170,12 +189,9 @@ impl LinearOp {
         finish: Option<&Finish<T>>,
         y: &mut [T],
     ) -> Result<()> {
-        let (inputs, outputs) = self.layout.sizes(wl.shape())?;
-        let (x, w) = (cpu::slice::<T>(x, xl)?, cpu::slice::<T>(w, wl)?);
-        let rows = x.len() / inputs;
+        let sizes = self.layout.sizes(wl.shape())?;
         let bias = bias.map(|(bias, layout)| cpu::slice::<T>(bias, layout)).transpose()?;
-        let product = Product::of(Mat::new(x, rows, inputs), self.layout.in_out(w, inputs, outputs));
-        product.plus_row(bias).then(finish).write(MatMut::new(y, rows, outputs));
+        self.layout.product(cpu::slice::<T>(x, xl)?, cpu::slice::<T>(w, wl)?, bias, sizes, finish, y);
         Ok(())
     }
 
@@ -186,33 +202,51 @@ impl LinearOp {
         bias: Option<&Tensor>,
         g: &Tensor,
     ) -> Result<[Option<Tensor>; 3]> {
-        let (inputs, outputs) = self.layout.sizes(weight.shape())?;
-        let rows = x.elem_count() / inputs;
         cpu::with_slice::<T, _>(g, |gs| {
-            let g = Mat::new(gs, rows, outputs);
             let dx = match x.track_op() {
                 false => None,
-                true => Some(cpu::with_slice::<T, _>(weight, |w| {
-                    // SAFETY: the product writes every element.
-                    let mut dx = unsafe { cpu::uninit::<T>(rows * inputs) };
-                    let w = self.layout.in_out(w, inputs, outputs).t();
-                    Product::of(g, w).write(MatMut::new(&mut dx, rows, inputs));
-                    cpu::tensor(dx, x.shape())
-                })?),
+                true => Some(cpu::tensor(self.input_grad(weight, gs, None)?, x.shape())?),
             };
-            let dw = cpu::with_slice::<T, _>(x, |x| {
-                deliver(weight, self.grads.weight.as_ref(), |dw, fresh| {
-                    self.layout.weight_grad(dw, !fresh, (inputs, outputs), Mat::new(x, rows, inputs), g);
-                })
-            })?;
-            let db = match bias {
-                None => None,
-                Some(bias) => deliver(bias, self.grads.bias.as_ref(), |db, _| {
-                    cpu::add_column_sums(db, gs, outputs);
-                })?,
-            };
+            let [dw, db] = cpu::with_slice::<T, _>(x, |x| self.parameter_grads::<T>(x, gs, weight, bias))?;
             Ok([dx, dw, db])
         })
+    }
+
+    /// The gradient of the input from that of the output; `finish` is called with its parts as they are complete.
+    pub(super) fn input_grad<T: Real>(
+        &self,
+        weight: &Tensor,
+        g: &[T],
+        finish: Option<&Finish<T>>,
+    ) -> Result<Vec<T>> {
+        let (inputs, outputs) = self.layout.sizes(weight.shape())?;
+        let rows = g.len() / outputs;
+        cpu::with_slice::<T, _>(weight, |w| {
+            // SAFETY: the product writes every element.
+            let mut dx = unsafe { cpu::uninit::<T>(rows * inputs) };
+            let w = self.layout.in_out(w, inputs, outputs).t();
+            Product::of(Mat::new(g, rows, outputs), w).then(finish).write(MatMut::new(&mut dx, rows, inputs));
+            Ok(dx)
+        })
+    }
+
+    /// Brings the gradients of weight and bias where they belong; gives what goes to the tape.
+    pub(super) fn parameter_grads<T: Real>(
+        &self,
+        x: &[T],
+        g: &[T],
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> Result<[Option<Tensor>; 2]> {
+        let (inputs, outputs) = self.layout.sizes(weight.shape())?;
+        let rows = x.len() / inputs;
+        let (x, gs) = (Mat::new(x, rows, inputs), Mat::new(g, rows, outputs));
+        let dw = deliver_written(weight, self.grads.weight.as_ref(), |dw, fresh| {
+            self.layout.weight_grad(dw, !fresh, (inputs, outputs), x, gs);
+        })?;
+        let add_sums = |db: &mut [T], _| cpu::add_column_sums(db, g, outputs);
+        let db = bias.map(|bias| deliver(bias, self.grads.bias.as_ref(), add_sums)).transpose()?.flatten();
+        Ok([dw, db])
     }
 }
 

@@ -1,7 +1,6 @@
 //! The vocabulary projection and the loss in one: the logits of some rows at a time, never all of them.
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, WithDType};
-use rayon::prelude::*;
 use std::sync::Mutex;
 
 use super::cpu::{self, dispatch};
@@ -10,6 +9,7 @@ use super::grad_buffer::deliver_owned;
 use super::linear::{LinearGrads, WeightLayout, linear};
 use super::product::{Mat, MatMut, Product};
 use super::real::Real;
+use crate::parallel::{self, Chunks};
 
 /// `cross_entropy(linear(x, weight), targets)` without all of the `[.., vocab]` logits in memory, with the same bits: the loss and
 /// the gradients.
@@ -91,11 +91,9 @@ impl<T: Real> LinearCrossEntropyOp<T> {
             let span = i * chunk * inputs..(i * chunk + rows) * inputs;
             let x = Mat::new(&x[span.clone()], rows, inputs);
             Product::of(x, w).write(MatMut::new(logits, rows, vocab));
-            let losses: Vec<f64> = logits
-                .par_chunks_exact_mut(vocab)
-                .zip(targets)
-                .map(|(row, &target)| self.row(row, target, factor))
-                .collect();
+            let each = Chunks::of(logits, vocab);
+            // SAFETY: every row is asked for once.
+            let losses = parallel::map(rows, |i| self.row(unsafe { each.get(i) }, targets[i], factor));
             // One after the other, as over all rows at once.
             total = losses.iter().fold(total, |total, loss| total + loss);
             let g = Mat::new(logits, rows, vocab);
@@ -111,12 +109,13 @@ impl<T: Real> LinearCrossEntropyOp<T> {
 
     /// The loss of one row of logits, which become their gradient when anything is tracked.
     fn row(&self, row: &mut [T], target: Option<usize>, factor: f64) -> f64 {
-        let sum = RowSum::of(row);
-        let loss = sum.loss(row, target);
-        if self.of_x || self.of_weight {
-            sum.gradient_in_place(row, target, factor);
+        let of_target = target.map(|target| row[target]);
+        if !(self.of_x || self.of_weight) {
+            return RowSum::of(row).loss(of_target);
         }
-        loss
+        let sum = RowSum::of_exps(row);
+        sum.gradient_of_exps(row, target, factor);
+        sum.loss(of_target)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Operations with a forward and a backward: fused and threaded on the CPU, composed of candle ops elsewhere.
 
 mod activation;
+mod add;
 mod attention;
+mod branch;
 #[cfg(test)]
 pub(crate) mod check;
 #[cfg(test)]
@@ -31,9 +33,11 @@ pub mod sparse;
 mod watch_gradient;
 
 pub use activation::{Activation, activate};
+pub use add::add;
 pub use attention::{
     AttentionSpec, attention, attention_apply, attention_of_stack, attention_pattern, attention_scores,
 };
+pub use branch::{BranchMlp, BranchNorm, Projection, attention_branch, branch_fits, mlp_branch};
 pub use cpu::{composed_only, wide};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;

@@ -1,7 +1,6 @@
 //! The CPU kernel of the norms.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
@@ -9,6 +8,7 @@ use super::cpu;
 use super::norm::{Norm, NormWatch, per_row};
 use super::norm_pieces::{row_mean, row_scale};
 use super::real::{Real, lane_sum};
+use crate::parallel::Chunks;
 
 /// What the forward found out about one row.
 #[derive(Clone, Copy)]
@@ -45,26 +45,40 @@ pub(crate) struct NormOp<T> {
     pub(crate) watch: NormWatch,
 }
 
-struct Gradients<T> {
-    x: Vec<T>,
+/// The gradients of a norm's input, of its scale, and of its parameters.
+pub(crate) struct Gradients<T> {
+    pub(crate) x: Vec<T>,
     scale: Vec<T>,
-    weight: Vec<T>,
-    bias: Vec<T>,
+    pub(crate) weight: Vec<T>,
+    pub(crate) bias: Vec<T>,
 }
 
-impl<T: Real> NormOp<T> {
+/// Which gradients of a norm are wanted beside that of its input.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) weight: bool,
+    pub(crate) bias: bool,
+}
+
+impl Norm {
     /// The weight with its offset added: what the normalized input is multiplied with.
-    fn gain<'a>(&self, weight: &'a [T]) -> Cow<'a, [T]> {
-        match self.norm.weight_offset {
+    pub(crate) fn gain<'a, T: Real>(&self, weight: &'a [T]) -> Cow<'a, [T]> {
+        match self.weight_offset {
             0.0 => Cow::Borrowed(weight),
             offset => weight.iter().map(|&weight| weight + T::of(offset)).collect(),
         }
     }
 
-    fn forward(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> Result<CpuStorage> {
+    /// The normed values, and what was found out about every row.
+    pub(crate) fn forward<T: Real>(
+        &self,
+        x: &[T],
+        weight: &[T],
+        bias: Option<&[T]>,
+    ) -> (Vec<T>, Vec<Row<T>>) {
         let width = weight.len();
         let gain = self.gain(weight);
-        let eps = T::of(self.norm.eps);
+        let eps = T::of(self.eps);
         let mut stats = vec![Row { mean: T::zero(), scale: T::one() }; x.len() / width];
         // SAFETY: every row is written below.
         let mut y = unsafe { cpu::uninit::<T>(x.len()) };
@@ -79,23 +93,17 @@ impl<T: Real> NormOp<T> {
             );
         };
         let rows = cpu::chunk_rows(width);
-        if stats.len() <= rows {
-            run(x, &mut y, &mut stats);
-        } else {
-            x.par_chunks(rows * width)
-                .zip(y.par_chunks_mut(rows * width))
-                .zip(stats.par_chunks_mut(rows))
-                .for_each(|((x, y), stats)| run(x, y, stats));
-        }
-        match self.stats.set(stats) {
-            Ok(()) => Ok(T::to_cpu_storage_owned(y)),
-            Err(_) => candle_core::bail!("{}: one op object runs one forward", self.norm.name),
-        }
+        let ys = Chunks::of(&mut y, rows * width);
+        cpu::for_chunks(&mut stats, rows, |row, stats| {
+            // SAFETY: every part is asked for once, together with the same one of the statistics.
+            run(&x[row * width..], unsafe { ys.get(row / rows) }, stats);
+        });
+        (y, stats)
     }
 
     #[inline(always)]
-    fn row(&self, x: &[T], y: &mut [T], gain: &[T], bias: Option<&[T]>, eps: T) -> Row<T> {
-        let mean = if self.norm.centered { row_mean(x) } else { T::zero() };
+    fn row<T: Real>(&self, x: &[T], y: &mut [T], gain: &[T], bias: Option<&[T]>, eps: T) -> Row<T> {
+        let mean = if self.centered { row_mean(x) } else { T::zero() };
         for (y, &x) in y.iter_mut().zip(x) {
             *y = x - mean;
         }
@@ -115,6 +123,90 @@ impl<T: Real> NormOp<T> {
         Row { mean, scale }
     }
 
+    /// The same arithmetic whether anybody watches or not. `also` is added to the gradient of the input.
+    pub(crate) fn gradients<T: Real>(
+        &self,
+        rows: &[Row<T>],
+        x: &[T],
+        gain: &[T],
+        g: &[T],
+        wanted: Wanted,
+        also: Option<&[T]>,
+    ) -> Gradients<T> {
+        let width = gain.len();
+        // SAFETY: every row of both is written below.
+        let (mut dx, mut dscale) = unsafe { (cpu::uninit::<T>(x.len()), cpu::uninit::<T>(rows.len())) };
+        let rows_per_task = cpu::chunk_rows(width);
+        let chunk = rows_per_task * width;
+        let (dxs, dscales) = (Chunks::of(&mut dx, chunk), Chunks::of(&mut dscale, rows_per_task));
+        let parts: Vec<[Vec<T>; 2]> = cpu::map_chunks(rows, rows_per_task, |first, rows| {
+            // SAFETY: every part is asked for once.
+            let (dx, dscale) =
+                unsafe { (dxs.get(first / rows_per_task), dscales.get(first / rows_per_task)) };
+            let (x, g) = (&x[first * width..], &g[first * width..]);
+            let zeros = |wanted: bool| vec![T::zero(); if wanted { width } else { 0 }];
+            let (mut dw, mut db) = (zeros(wanted.weight), zeros(wanted.bias));
+            let also = also.map(|also| &also[first * width..]);
+            cpu::wide(
+                #[inline(always)]
+                || {
+                    let lines =
+                        x.chunks_exact(width).zip(g.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
+                    for (i, (((x, g), dx), (row, dscale))) in lines.zip(rows.iter().zip(dscale)).enumerate() {
+                        for (dx, &x) in dx.iter_mut().zip(x) {
+                            *dx = row.normalized(x);
+                        }
+                        for ((dw, &normalized), &g) in dw.iter_mut().zip(dx.iter()).zip(g) {
+                            *dw += g * normalized;
+                        }
+                        cpu::add_to(&mut db, g);
+                        *dscale = self.row_gradient(dx, g, gain, row.scale);
+                        if let Some(also) = also {
+                            cpu::add_to(dx, &also[i * width..]);
+                        }
+                    }
+                },
+            );
+            [dw, db]
+        });
+        let zeros = vec![T::zero(); width];
+        let (mut weight, mut bias) = (zeros.clone(), zeros);
+        for [dw, db] in &parts {
+            cpu::add_to(&mut weight, dw);
+            cpu::add_to(&mut bias, db);
+        }
+        Gradients { x: dx, scale: dscale, weight, bias }
+    }
+
+    /// Turns the normalized values of one row into the gradient of its input; returns the gradient of its scale.
+    #[inline(always)]
+    fn row_gradient<T: Real>(&self, row: &mut [T], g: &[T], gain: &[T], scale: T) -> T {
+        let width = row.len();
+        let count = T::of(width as f64);
+        // Slices of a known length: no index is checked in the sums, so that they vectorise.
+        let (g, gain) = (&g[..width], &gain[..width]);
+        let along = lane_sum(width, |i| g[i] * gain[i] * row[i]);
+        let mean = match self.centered {
+            true => lane_sum(width, |i| g[i] * gain[i]) / count,
+            false => T::zero(),
+        };
+        let (share, inverse) = (along / count, T::one() / scale);
+        for ((value, &g), &gain) in row.iter_mut().zip(g).zip(gain) {
+            *value = (g * gain - mean - *value * share) * inverse;
+        }
+        -along / scale
+    }
+}
+
+impl<T: Real> NormOp<T> {
+    fn forward(&self, x: &[T], weight: &[T], bias: Option<&[T]>) -> Result<CpuStorage> {
+        let (y, stats) = self.norm.forward(x, weight, bias);
+        match self.stats.set(stats) {
+            Ok(()) => Ok(T::to_cpu_storage_owned(y)),
+            Err(_) => candle_core::bail!("{}: one op object runs one forward", self.norm.name),
+        }
+    }
+
     fn backward(
         &self,
         x: &Tensor,
@@ -128,9 +220,10 @@ impl<T: Real> NormOp<T> {
         let of_bias = bias.filter(|bias| bias.track_op());
         let grads = cpu::with_slice::<T, _>(x, |x| {
             cpu::with_slice::<T, _>(weight, |w| {
-                let gain = self.gain(w);
+                let gain = self.norm.gain(w);
                 cpu::with_slice::<T, _>(g, |g| {
-                    Ok(self.gradients(rows, x, &gain, g, weight.track_op(), of_bias.is_some()))
+                    let wanted = Wanted { weight: weight.track_op(), bias: of_bias.is_some() };
+                    Ok(self.norm.gradients(rows, x, &gain, g, wanted, None))
                 })
             })
         })?;
@@ -142,81 +235,10 @@ impl<T: Real> NormOp<T> {
         ])
     }
 
-    /// The same arithmetic whether anybody watches or not.
-    fn gradients(
-        &self,
-        rows: &[Row<T>],
-        x: &[T],
-        gain: &[T],
-        g: &[T],
-        of_weight: bool,
-        of_bias: bool,
-    ) -> Gradients<T> {
-        let width = gain.len();
-        // SAFETY: every row of both is written below.
-        let (mut dx, mut dscale) = unsafe { (cpu::uninit::<T>(x.len()), cpu::uninit::<T>(rows.len())) };
-        let rows_per_task = cpu::chunk_rows(width);
-        let chunk = rows_per_task * width;
-        let parts: Vec<[Vec<T>; 2]> = dx
-            .par_chunks_mut(chunk)
-            .zip(dscale.par_chunks_mut(rows_per_task))
-            .zip(x.par_chunks(chunk))
-            .zip(g.par_chunks(chunk))
-            .zip(rows.par_chunks(rows_per_task))
-            .map(|((((dx, dscale), x), g), rows)| {
-                let zeros = |wanted: bool| vec![T::zero(); if wanted { width } else { 0 }];
-                let (mut dw, mut db) = (zeros(of_weight), zeros(of_bias));
-                cpu::wide(
-                    #[inline(always)]
-                    || {
-                        let lines =
-                            x.chunks_exact(width).zip(g.chunks_exact(width)).zip(dx.chunks_exact_mut(width));
-                        for (((x, g), dx), (row, dscale)) in lines.zip(rows.iter().zip(dscale)) {
-                            for (dx, &x) in dx.iter_mut().zip(x) {
-                                *dx = row.normalized(x);
-                            }
-                            for ((dw, &normalized), &g) in dw.iter_mut().zip(dx.iter()).zip(g) {
-                                *dw += g * normalized;
-                            }
-                            cpu::add_to(&mut db, g);
-                            *dscale = self.row_gradient(dx, g, gain, row.scale);
-                        }
-                    },
-                );
-                [dw, db]
-            })
-            .collect();
-        let zeros = vec![T::zero(); width];
-        let (mut weight, mut bias) = (zeros.clone(), zeros);
-        for [dw, db] in &parts {
-            cpu::add_to(&mut weight, dw);
-            cpu::add_to(&mut bias, db);
-        }
-        Gradients { x: dx, scale: dscale, weight, bias }
-    }
-
-    /// Turns the normalized values of one row into the gradient of its input; returns the gradient of its scale.
-    #[inline(always)]
-    fn row_gradient(&self, row: &mut [T], g: &[T], gain: &[T], scale: T) -> T {
-        let width = row.len();
-        let count = T::of(width as f64);
-        // Slices of a known length: no index is checked in the sums, so that they vectorise.
-        let (g, gain) = (&g[..width], &gain[..width]);
-        let along = lane_sum(width, |i| g[i] * gain[i] * row[i]);
-        let mean = match self.norm.centered {
-            true => lane_sum(width, |i| g[i] * gain[i]) / count,
-            false => T::zero(),
-        };
-        let (share, inverse) = (along / count, T::one() / scale);
-        for ((value, &g), &gain) in row.iter_mut().zip(g).zip(gain) {
-            *value = (g * gain - mean - *value * share) * inverse;
-        }
-        -along / scale
-    }
-
     fn show_gradients(&self, x: &Tensor, weight: &Tensor, g: &Tensor, dscale: Vec<T>) -> Result<()> {
         if let Some(watch) = &self.watch.normalized_grad {
-            let gain = cpu::with_slice::<T, _>(weight, |w| cpu::tensor(self.gain(w).into_owned(), w.len()))?;
+            let gain =
+                cpu::with_slice::<T, _>(weight, |w| cpu::tensor(self.norm.gain(w).into_owned(), w.len()))?;
             watch(&g.detach().broadcast_mul(&gain)?)?;
         }
         match &self.watch.scale_grad {

@@ -2,9 +2,8 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, WithDType};
-use rayon::prelude::*;
 
-use super::cpu::{self, CHUNK, dispatch, slice, tensor, with_slice};
+use super::cpu::{self, CHUNK, dispatch, for_chunks, slice, tensor, with_slice};
 use super::real::Real;
 
 /// `cap * tanh(x / cap)`, in one pass forward and one pass back.
@@ -26,8 +25,8 @@ impl CustomOp1 for SoftCap {
         dispatch!(storage.dtype(), T => {
             let (x, cap) = (slice::<T>(storage, layout)?, T::of(self.0));
             let mut y = vec![T::of(0.0); x.len()];
-            y.par_chunks_mut(CHUNK).zip(x.par_chunks(CHUNK)).for_each(|(y, x)| {
-                for (y, x) in y.iter_mut().zip(x) {
+            for_chunks(&mut y, CHUNK, |start, y| {
+                for (y, x) in y.iter_mut().zip(&x[start..]) {
                     *y = cap * (*x / cap).fast_tanh();
                 }
             });
@@ -41,8 +40,8 @@ impl CustomOp1 for SoftCap {
             let cap = T::of(self.0);
             with_slice::<T, _>(gradient, |g| {
                 let mut dx = vec![T::of(0.0); y.len()];
-                dx.par_chunks_mut(CHUNK).zip(y.par_chunks(CHUNK)).zip(g.par_chunks(CHUNK)).for_each(|((dx, y), g)| {
-                    for ((dx, y), g) in dx.iter_mut().zip(y).zip(g) {
+                for_chunks(&mut dx, CHUNK, |start, dx| {
+                    for ((dx, y), g) in dx.iter_mut().zip(&y[start..]).zip(&g[start..]) {
                         let t = *y / cap;
                         *dx = *g * (T::of(1.0) - t * t);
                     }

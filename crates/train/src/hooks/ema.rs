@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use candle_core::{DType, Device, Storage, Tensor};
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tenterhook_hooks::{AttachError, Cx, Hook, HookResult, ParamInfo};
+use tenterhook_nn::parallel;
 
 use crate::hooks::none_of;
 
@@ -78,7 +78,7 @@ impl Ema {
             return Err("the averages are of another model: names or shapes of the parameters differ".into());
         }
         let share = (1.0 - self.options.decay) as f32;
-        let step = |(averages, weights): (&mut [f32], &[f32])| {
+        let step = |averages: &mut [f32], weights: &[f32]| {
             averages
                 .iter_mut()
                 .zip(weights)
@@ -86,9 +86,8 @@ impl Ema {
         };
         for param in params {
             let Some(Average { values: averages, .. }) = self.averages.get_mut(&param.name) else { continue };
-            with_f32(&param.value, |weights| match weights.len() <= CHUNK {
-                true => step((averages, weights)), // waking another thread takes longer
-                false => averages.par_chunks_mut(CHUNK).zip(weights.par_chunks(CHUNK)).for_each(step),
+            with_f32(&param.value, |weights| {
+                parallel::for_chunks(averages, CHUNK, |start, averages| step(averages, &weights[start..]));
             })?;
         }
         Ok(())

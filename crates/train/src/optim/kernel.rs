@@ -4,8 +4,8 @@ use std::marker::PhantomData;
 use std::sync::Mutex;
 
 use candle_core::{CpuStorage, Error, InplaceOp1, Layout, Result, Storage, Tensor, WithDType};
-use rayon::prelude::*;
 use tenterhook_nn::ops::wide;
+use tenterhook_nn::parallel::{self, Chunks};
 
 /// Elements handled by one parallel task. Fixed, so that results do not depend on the thread count.
 pub(super) const CHUNK: usize = 1 << 15;
@@ -89,24 +89,26 @@ impl<T: Real> Scaling<T> {
     }
 }
 
-/// One pass over a parameter and its state, in place.
+/// One pass over a parameter and its state, in place. Gives the largest magnitude of the new weights.
 pub(super) fn update<T: Real, const N: usize>(
     rule: &impl Rule<T, N>,
     scaling: Scaling<T>,
     weight: &Tensor,
     grad: &Tensor,
     state: &[Tensor],
-) -> Result<()> {
+) -> Result<f64> {
     let tensors: Vec<&Tensor> = std::iter::once(weight).chain(state).collect();
+    let mut largest = 0.0;
     read(grad, |grad: &[T]| {
         write(&tensors, Vec::new(), &mut |mut slices: Vec<&mut [T]>| {
             let weight = slices.remove(0);
             let state: [&mut [T]; N] =
                 slices.try_into().map_err(|_| Error::msg("an optimizer's state is incomplete"))?;
-            update_slices(rule, scaling, weight, grad, state);
+            largest = update_slices(rule, scaling, weight, grad, state);
             Ok(())
         })
-    })
+    })?;
+    Ok(largest)
 }
 
 fn update_slices<T: Real, const N: usize>(
@@ -115,21 +117,18 @@ fn update_slices<T: Real, const N: usize>(
     weight: &mut [T],
     grad: &[T],
     state: [&mut [T]; N],
-) {
-    let mut states = state.map(|values| values.chunks_mut(CHUNK));
-    let mut chunks: Vec<Chunk<'_, T, N>> = weight
-        .chunks_mut(CHUNK)
-        .zip(grad.chunks(CHUNK))
-        .map(|(weight, grad)| {
-            let state = states.each_mut().map(|parts| parts.next().unwrap_or_default());
-            Chunk { weight, grad, state }
-        })
-        .collect();
-    match chunks.as_mut_slice() {
-        // Handing a few microseconds of work to the pool would cost more than the work.
-        [one] => one.update(rule, scaling),
-        several => several.par_iter_mut().for_each(|chunk| chunk.update(rule, scaling)),
-    }
+) -> f64 {
+    let weights = Chunks::of(weight, CHUNK);
+    let states = state.map(|values| Chunks::of(values, CHUNK));
+    let parts = parallel::map(weights.count(), |i| {
+        // SAFETY: every part is asked for once.
+        let (weight, state) = unsafe { (weights.get(i), states.each_ref().map(|parts| parts.get(i))) };
+        let mut chunk = Chunk { grad: &grad[i * CHUNK..][..weight.len()], weight, state };
+        chunk.update(rule, scaling);
+        // While it is still in the cache.
+        T::largest(chunk.weight)
+    });
+    f64::largest(&parts)
 }
 
 struct Chunk<'a, T, const N: usize> {
@@ -163,9 +162,9 @@ impl<T: Real, const N: usize> Chunk<'_, T, N> {
 /// The largest magnitude in a tensor; not finite if any element is not.
 pub(super) fn largest<T: Real>(tensor: &Tensor) -> Result<f64> {
     read(tensor, |values: &[T]| {
-        let parts: Vec<f64> = values.par_chunks(CHUNK).map(T::largest).collect();
+        let part = |i: usize| T::largest(&values[i * CHUNK..((i + 1) * CHUNK).min(values.len())]);
         // Compared by bits, as within a chunk: `max` would lose NaN.
-        Ok(f64::largest(&parts))
+        Ok(f64::largest(&parallel::map(values.len().div_ceil(CHUNK), part)))
     })
 }
 

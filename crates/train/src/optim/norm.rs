@@ -1,9 +1,9 @@
 //! Norms of gradients, and clipping.
 
 use candle_core::{DType, Device, Error, Result, Tensor};
-use rayon::prelude::*;
 use tenterhook_hooks::NamedGrads;
 use tenterhook_nn::ops::wide;
+use tenterhook_nn::parallel;
 
 use super::StepScale;
 use super::kernel::{self, CHUNK, Real};
@@ -15,6 +15,13 @@ pub struct Norms {
     pub total: f64,
     /// Of every parameter's gradient, by name.
     pub per_param: Vec<(String, f64)>,
+}
+
+impl Norms {
+    /// The norm of one parameter's gradient.
+    pub fn of(&self, param: &str) -> Option<f64> {
+        self.per_param.iter().find(|(name, _)| name == param).map(|(_, norm)| *norm)
+    }
 }
 
 /// The norm of every gradient and of all together, in f64. The same bits for any number of threads. NaN and infinity show in their
@@ -42,8 +49,8 @@ pub(crate) fn sum_of_squares(name: &str, grad: &Tensor) -> Result<f64> {
 fn squares<T: Real>(grad: &Tensor) -> Result<f64> {
     // Other devices' gradients come over: summing there would give other bits.
     kernel::read(&grad.to_device(&Device::Cpu)?, |values: &[T]| {
-        let parts: Vec<f64> = values.par_chunks(CHUNK).map(chunk_squares).collect();
-        Ok(parts.iter().sum())
+        let part = |i: usize| chunk_squares(&values[i * CHUNK..((i + 1) * CHUNK).min(values.len())]);
+        Ok(parallel::map(values.len().div_ceil(CHUNK), part).iter().sum())
     })
 }
 

@@ -144,43 +144,65 @@ impl Attention {
     }
 }
 
-/// The same on queries, keys and values that lie side by side in one tensor, as the product that makes them leaves them: its gradient is
-/// written once, in place.
-pub(super) struct Stacked(pub(super) Attention);
+/// The same on queries, keys and values that lie side by side in one tensor `[batch, pos, heads + 2 kv_heads, d]`, as the product that makes them
+/// leaves them: its gradient is written once, in place.
+pub(crate) struct StackedAttention {
+    attention: Attention,
+    size: [usize; 4],
+}
 
-impl Stacked {
-    fn parts<'a, T: Real>(&self, all: &'a [T], size: [usize; 4]) -> [Heads<'a, T>; 3] {
-        let Geometry { heads, kv_heads, .. } = self.0.geometry;
-        [0, heads, heads + kv_heads].map(|first| Heads::part(all, size, first))
+impl StackedAttention {
+    pub(crate) fn new(size: [usize; 4], kv_heads: usize, spec: &AttentionSpec) -> Result<Self> {
+        let geometry = Geometry::of_stack(size, kv_heads, spec)?;
+        Ok(Self { attention: Attention { geometry, spec: *spec }, size })
+    }
+
+    /// The elements of such a tensor.
+    pub(crate) fn len(&self) -> usize {
+        self.size.iter().product()
+    }
+
+    fn parts<'a, T: Real>(&self, all: &'a [T]) -> [Heads<'a, T>; 3] {
+        let Geometry { heads, kv_heads, .. } = self.attention.geometry;
+        [0, heads, heads + kv_heads].map(|first| Heads::part(all, self.size, first))
+    }
+
+    /// `[batch, pos, heads * d]`.
+    pub(crate) fn forward<T: Real>(&self, all: &[T]) -> Vec<T> {
+        let [q, k, v] = self.parts(all);
+        self.attention.forward(q, k, v)
+    }
+
+    /// The gradient of all, from that of what it gave.
+    pub(crate) fn backward<T: Real>(&self, all: &[T], dz: &[T]) -> Vec<T> {
+        let Geometry { heads, kv_heads, .. } = self.attention.geometry;
+        let [batch, len, _, width] = self.size;
+        let mut gradient = vec![T::zero(); all.len()];
+        let (q, rest) = HeadsMut::new(&mut gradient, self.size).split(heads);
+        let (k, v) = rest.split(kv_heads);
+        let dz = Heads::part(dz, [batch, len, heads, width], 0);
+        self.attention.backward(self.parts(all), dz, [q, k, v]);
+        gradient
     }
 }
 
-impl CustomOp1 for Stacked {
+impl CustomOp1 for StackedAttention {
     fn name(&self) -> &'static str {
         "attention of a stack"
     }
 
     fn cpu_fwd(&self, all: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let Geometry { batch, q_len, heads, .. } = self.0.geometry;
-        let size @ [_, _, _, width] = four(layout.dims());
+        let Geometry { batch, q_len, heads, .. } = self.attention.geometry;
+        let [_, _, _, width] = self.size;
         dispatch!(all.dtype(), T => {
-            let [q, k, v] = self.parts(cpu::slice::<T>(all, layout)?, size);
-            let z = self.0.forward(q, k, v);
+            let z = self.forward(cpu::slice::<T>(all, layout)?);
             Ok((T::to_cpu_storage_owned(z), Shape::from((batch, q_len, heads * width))))
         })
     }
 
     fn bwd(&self, all: &Tensor, _: &Tensor, dz: &Tensor) -> Result<Option<Tensor>> {
-        let Geometry { heads, kv_heads, .. } = self.0.geometry;
-        let size = four(all.dims());
-        let [batch, len, _, width] = size;
         dispatch!(all.dtype(), T => cpu::with_slice::<T, _>(all, |values| cpu::with_slice::<T, _>(dz, |dz| {
-            let mut gradient = vec![T::zero(); values.len()];
-            let (q, rest) = HeadsMut::new(&mut gradient, size).split(heads);
-            let (k, v) = rest.split(kv_heads);
-            let dz = Heads::part(dz, [batch, len, heads, width], 0);
-            self.0.backward(self.parts(values, size), dz, [q, k, v]);
-            cpu::tensor(gradient, all.shape()).map(Some)
+            cpu::tensor(self.backward(values, dz), all.shape()).map(Some)
         })))
     }
 }

@@ -38,6 +38,18 @@ impl Geometry {
         Self { batch, q_len, k_len, heads, kv_heads, window: 0 }.checked(spec, width)
     }
 
+    /// Of queries, keys and values that lie side by side: `[batch, pos, heads + 2 kv_heads, width]`.
+    pub(super) fn of_stack(
+        [batch, len, all, width]: [usize; 4],
+        kv_heads: usize,
+        spec: &AttentionSpec,
+    ) -> Result<Self> {
+        let Some(heads) = all.checked_sub(2 * kv_heads) else {
+            bail!("attention: no queries beside {kv_heads} keys and values in {all} heads");
+        };
+        Self { batch, q_len: len, k_len: len, heads, kv_heads, window: 0 }.checked(spec, width)
+    }
+
     pub(super) fn of_pattern(pattern: &Tensor, v: &Tensor, spec: &AttentionSpec) -> Result<Self> {
         let ((batch, heads, q_len, k_len), (_, _, kv_heads, width)) = (pattern.dims4()?, v.dims4()?);
         if pattern.dtype() != v.dtype() {

@@ -3,7 +3,6 @@
 //! in which `gemm` adds up may depend on sizes and strides.
 
 use candle_core::{CpuStorage, Layout, Result, Storage, Tensor, bail};
-use rayon::prelude::*;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -13,6 +12,7 @@ use crate::ops::cpu;
 use crate::ops::product::{Mat, MatMut, Product, Threads};
 use crate::ops::real::{LANES, Real};
 use crate::ops::softmax::{softmax_row, softmax_row_backward};
+use crate::parallel;
 
 /// Multiplications below which the pool costs more than it brings.
 const SMALL: usize = 1 << 17;
@@ -20,7 +20,7 @@ const SMALL: usize = 1 << 17;
 /// Queries from which a transposed copy of keys and values is worth its while.
 const TRANSPOSE_FROM: usize = 16;
 
-/// Calls `f` for every task, in parallel unless the whole is small; `scratch` is made once per run of tasks.
+/// Calls `f` for every task, in parallel unless the whole is small; `scratch` is made once per thread.
 pub(super) fn for_tasks<S>(
     tasks: usize,
     work: usize,
@@ -31,7 +31,7 @@ pub(super) fn for_tasks<S>(
         let mut scratch = scratch();
         (0..tasks).for_each(|task| f(&mut scratch, task));
     } else {
-        (0..tasks).into_par_iter().for_each_init(&scratch, |scratch, task| f(scratch, task));
+        parallel::for_each_with(tasks, scratch, f);
     }
 }
 

@@ -17,6 +17,7 @@ use candle_core::{Result, Tensor};
 
 use super::cpu;
 use super::softmax::softmax;
+pub(crate) use fused::StackedAttention;
 use geometry::Geometry;
 use kernel::readable;
 
@@ -56,17 +57,15 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, spec: &AttentionSpec) -> Re
 
 /// The same on `[batch, pos, heads + 2 kv_heads, d]`, in which queries, keys and values lie side by side; gives `[batch, pos, heads * d]`.
 pub fn attention_of_stack(all: &Tensor, kv_heads: usize, spec: &AttentionSpec) -> Result<Tensor> {
-    let heads = all.dim(2)?.checked_sub(2 * kv_heads);
-    let Some(heads) = heads else {
-        candle_core::bail!("attention: no queries beside {kv_heads} keys and values in {:?}", all.shape());
-    };
-    let part = |first: usize, count: usize| all.narrow(2, first, count);
-    let (q, k, v) = (part(0, heads)?, part(heads, kv_heads)?, part(heads + kv_heads, kv_heads)?);
+    let (batch, len, count, width) = all.dims4()?;
+    let op = StackedAttention::new([batch, len, count, width], kv_heads, spec)?;
     if !cpu::fused(all) {
+        let part = |first: usize, count: usize| all.narrow(2, first, count);
+        let heads = count - 2 * kv_heads;
+        let (q, k, v) = (part(0, heads)?, part(heads, kv_heads)?, part(heads + kv_heads, kv_heads)?);
         return attention(&q, &k, &v, spec)?.flatten_from(candle_core::D::Minus2);
     }
-    let geometry = Geometry::of_queries(&q, &k, spec)?;
-    all.contiguous()?.apply_op1(fused::Stacked(fused::Attention { geometry, spec: *spec }))
+    all.contiguous()?.apply_op1(op)
 }
 
 /// The scaled, capped scores `[batch, heads, q_len, k_len]`; minus infinity where a query does not see a key.

@@ -14,13 +14,14 @@ pub(crate) use mat::{Mat, MatMut, Rows};
 use std::time::Instant;
 
 use super::real::Real;
+use crate::parallel;
 
 /// How many threads a product may use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Threads {
     /// This one: inside a parallel loop.
     One,
-    /// All of rayon's.
+    /// All there are.
     All,
 }
 
@@ -109,7 +110,7 @@ impl<'a, T: Real> Product<'a, T> {
         match self.threads {
             Threads::One => 1,
             Threads::All if work < SMALL => 1,
-            Threads::All => rayon::current_num_threads(),
+            Threads::All => parallel::threads(),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use candle_core::DType;
 use gemm::Parallelism;
-use rayon::prelude::*;
 
 use super::super::real::Real;
 use super::mat::Rows;
 use super::{MatMut, Product, Start};
+use crate::parallel;
 
 pub(super) fn run<T: Real>(product: &Product<T>, dst: &MatMut<T>) {
     assert!(matches!(T::DTYPE, DType::F32 | DType::F64));
@@ -17,7 +17,7 @@ pub(super) fn run<T: Real>(product: &Product<T>, dst: &MatMut<T>) {
         let visit = |row| f(row, unsafe { rows.part(row, 0..cols) });
         match threads {
             1 => (0..dst.rows()).for_each(visit),
-            _ => (0..dst.rows()).into_par_iter().with_min_len(8).for_each(visit),
+            _ => parallel::for_each(dst.rows(), visit),
         }
     };
     if let Start::Row(start) = product.start {

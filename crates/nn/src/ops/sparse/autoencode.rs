@@ -1,7 +1,6 @@
 //! Encoder, top-k and decoder of a sparse autoencoder in one op.
 
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 use std::sync::Arc;
 
 use super::super::GradBuffer;
@@ -13,6 +12,7 @@ use super::encode::{add_columns, center_grad, centered, product};
 use super::rows::{Nonzeros, add_times};
 use super::sums::Activity;
 use super::top_k::{Keep, TopKSpec};
+use crate::parallel;
 
 /// The weights of an autoencoder, and where the gradients of its matrices are added up.
 #[derive(Clone, Copy)]
@@ -108,7 +108,7 @@ fn run<T: Real>(x: &Tensor, weights: AutoencoderWeights, spec: &AutoencodeSpec) 
         let choice = TopKSpec { relu: only.is_none(), only, ..TopKSpec::new(Keep::PerRow(k)) };
         let factors = (!scale.is_empty()).then_some(scale.as_slice());
         let of_row = |row: usize| choice.of_row(&pre[row * latents..(row + 1) * latents], factors, k);
-        Selected::new((0..rows).into_par_iter().map(of_row).collect())
+        Selected::new(parallel::map(rows, of_row))
     };
     let mut parts = vec![select(None, spec.k)];
     parts.extend(spec.also.as_ref().map(|(only, k)| select(Some(only.clone()), *k)));
@@ -211,7 +211,7 @@ impl<T: Real> AutoencodeOp<T> {
             };
             part.places.entries(row).map(of_entry).collect::<Vec<T>>()
         };
-        let rows: Vec<Vec<T>> = (0..part.places.rows()).into_par_iter().map(of_row).collect();
+        let rows: Vec<Vec<T>> = parallel::map(part.places.rows(), of_row);
         rows.concat()
     }
 
@@ -268,7 +268,7 @@ impl<T: Real> AutoencodeOp<T> {
                 }
                 sum + part
             };
-            let mut vectors: Vec<T> = (0..latents).into_par_iter().map(sum).collect();
+            let mut vectors: Vec<T> = parallel::map(latents, sum);
             let mut bias = vec![T::zero(); width];
             cpu::add_column_sums(&mut bias, gs[0], width);
             if self.centered {
@@ -299,7 +299,7 @@ fn merged<T: Real>(parts: &[Selected<T>], grads: Vec<Vec<T>>) -> Selected<T> {
         });
         all
     };
-    Selected::new((0..parts[0].places.rows()).into_par_iter().map(of_row).collect())
+    Selected::new(parallel::map(parts[0].places.rows(), of_row))
 }
 
 impl<T: Real> CustomOp3 for AutoencodeOp<T> {

@@ -2,7 +2,6 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 use std::sync::Arc;
 
 use super::super::GradBuffer;
@@ -182,8 +181,8 @@ pub(super) fn add_columns<T: Real>(
             }
         }
     });
-    dw.par_chunks_mut(outputs * INPUTS_PER_TASK).enumerate().for_each(|(task, part)| {
-        let first = task * INPUTS_PER_TASK;
+    cpu::for_chunks(dw, outputs * INPUTS_PER_TASK, |start, part| {
+        let first = start / outputs;
         for column in (0..outputs).filter(|column| !by_column.is_empty(*column)) {
             for (i, to) in part.chunks_exact_mut(outputs).enumerate() {
                 to[column] += turned[column * inputs + first + i];

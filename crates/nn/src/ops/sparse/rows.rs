@@ -1,6 +1,5 @@
 //! The nonzero elements of a matrix, by row and by column.
 
-use rayon::prelude::*;
 use std::ops::Range;
 
 use super::super::cpu;
@@ -24,7 +23,7 @@ impl Nonzeros {
             return None;
         }
         let most = values.len() / WORTH_SKIPPING;
-        let of_rows = |rows: &[T]| {
+        let of_rows = |_, rows: &[T]| {
             let mut found = (Vec::new(), Vec::new());
             for row in rows.chunks_exact(columns) {
                 let before = found.1.len();
@@ -41,9 +40,8 @@ impl Nonzeros {
             }
             Some(found)
         };
-        let parts: Option<Vec<(Vec<usize>, Vec<u32>)>> =
-            values.par_chunks(cpu::chunk_rows(columns) * columns).map(of_rows).collect();
-        let parts = parts?;
+        let parts = cpu::map_chunks(values, cpu::chunk_rows(columns) * columns, of_rows);
+        let parts: Vec<(Vec<usize>, Vec<u32>)> = parts.into_iter().collect::<Option<_>>()?;
         let total: usize = parts.iter().map(|(_, columns)| columns.len()).sum();
         if total > most {
             return None;

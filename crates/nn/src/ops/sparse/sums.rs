@@ -2,7 +2,6 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 
 use super::super::cpu::{self, dispatch};
 use super::super::real::{Real, lane_sum};
@@ -92,10 +91,10 @@ impl WeightedSum {
     ) -> Result<(CpuStorage, Shape)> {
         let (x, w) = (cpu::slice::<T>(x, xl)?, cpu::slice::<T>(w, wl)?);
         let columns = w.len().max(1);
-        let of_rows = |rows: &[T]| {
+        let of_rows = |_, rows: &[T]| {
             rows.chunks_exact(columns).fold(T::zero(), |sum, row| sum + lane_sum(columns, |i| row[i] * w[i]))
         };
-        let parts: Vec<T> = x.par_chunks(cpu::chunk_rows(columns) * columns).map(of_rows).collect();
+        let parts = cpu::map_chunks(x, cpu::chunk_rows(columns) * columns, of_rows);
         let sum = parts.into_iter().fold(T::zero(), |sum, part| sum + part);
         Ok((T::to_cpu_storage_owned(vec![sum]), Shape::from(())))
     }
@@ -183,7 +182,7 @@ fn count<T: Real>(acts: &[T], columns: usize) -> Activity {
     const PARTS: usize = 16;
     let rows = acts.len() / columns.max(1);
     let part = rows.div_ceil(PARTS).max(1) * columns.max(1);
-    let of_rows = |rows: &[T]| {
+    let of_rows = |_, rows: &[T]| {
         let (mut fired, mut least) = (vec![0u64; columns], T::infinity());
         for row in rows.chunks_exact(columns.max(1)) {
             for (fired, value) in fired.iter_mut().zip(row) {
@@ -193,7 +192,7 @@ fn count<T: Real>(acts: &[T], columns: usize) -> Activity {
         }
         (fired, least)
     };
-    let parts: Vec<(Vec<u64>, T)> = acts.par_chunks(part).map(of_rows).collect();
+    let parts = cpu::map_chunks(acts, part, of_rows);
     let (mut fired, mut least) = (vec![0; columns], T::infinity());
     for (part, smallest) in parts {
         fired.iter_mut().zip(part).for_each(|(sum, count)| *sum += count);

@@ -2,12 +2,12 @@
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor};
-use rayon::prelude::*;
 use std::sync::Arc;
 
 use super::super::cpu::{self, dispatch};
 use super::super::real::Real;
 use super::select::{cut_of_batch, key, largest_of_row};
+use crate::parallel;
 
 /// How many elements are kept.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -150,7 +150,7 @@ impl TopKOp {
                 // Ties go to those that come first: every row has to know how many there are before it.
                 let is_tie = |i: &usize| cut.ties > 0 && key(value(*i)) == cut.key;
                 let ties = |row: usize| (row * columns..(row + 1) * columns).filter(is_tie).count();
-                let ties: Vec<usize> = (0..rows).into_par_iter().map(ties).collect();
+                let ties: Vec<usize> = parallel::map(rows, ties);
                 let before: Vec<usize> = ties
                     .iter()
                     .scan(0, |sum, ties| {

@@ -25,6 +25,7 @@ use crate::cli::{Outcome, output};
 #[command(after_help = "Examples:
   tenterhook bench forward ./gpt2 --batch 4 --seq 256
   tenterhook bench forward ./gpt2 --batch 4 --seq 256 --points 'blocks.*.hook_resid_post' --json
+  tenterhook bench forward ./gpt2 --batch 4 --seq 256 --points 'blocks.*.hook_resid_post' --overhead
   tenterhook bench forward ./gpt2 --seq 128 --hooks steer.toml --logits logits.safetensors")]
 pub(super) struct ForwardArgs {
     #[command(flatten)]
@@ -34,6 +35,9 @@ pub(super) struct ForwardArgs {
     /// Capture here: a point's name, a layer's path, a glob (`*` spans dots) or a block index. May be given several times.
     #[arg(long, value_name = "GLOB", allow_hyphen_values = true)]
     points: Vec<String>,
+    /// Time forwards without --points by turns with those that capture, and tell what capturing adds.
+    #[arg(long, requires = "points")]
+    overhead: bool,
     #[command(flatten)]
     hooks: HooksFileArgs,
     /// Write the logits to this safetensors file, as `logits`.
@@ -65,10 +69,18 @@ pub(super) fn run(args: &ForwardArgs, registry: &HookRegistry) -> Result<Outcome
     let cache = points.map(CacheOptions::points);
 
     let mut last = Round::default();
-    let timing = args.repeat.time(|| -> Result<(), CliError> {
+    let captured = || -> Result<(), CliError> {
         last = forward(&lm, &ids, cache.as_ref())?.1;
         Ok(())
-    })?;
+    };
+    let (timing, bare) = match args.overhead {
+        false => (args.repeat.time(captured)?, None),
+        true => {
+            let [bare, timing] = args.repeat.by_turns(|| forward(&lm, &ids, None).map(|_| ()), captured)?;
+            (timing, Some(bare))
+        }
+    };
+    let overhead = bare.as_ref().map(|bare| (bare.median() * 1e3, timing.beyond(bare)));
     let sizes = Sizes::Transformer(Box::new(lm.model().config().clone()));
     let measured = Measured {
         timing,
@@ -90,11 +102,16 @@ pub(super) fn run(args: &ForwardArgs, registry: &HookRegistry) -> Result<Outcome
             "bytes": last.bytes,
             "hooks": last.report.hooks.len(),
             "edits": edits,
+            "bare_ms": overhead.map(|overhead| overhead.0),
+            "overhead": overhead.map(|overhead| overhead.1),
         })))?;
     } else {
         let mut lines = measured.lines();
         if last.points > 0 {
             lines.push(("captured", format!("{} values, {:.1} MB", last.points, last.bytes as f64 / 1e6)));
+        }
+        if let Some((bare, overhead)) = overhead {
+            lines.push(("overhead", format!("{:+.2}%, {bare:.2} ms without", 100.0 * overhead)));
         }
         if !last.report.hooks.is_empty() {
             lines.push(("hooks", format!("{}, which changed {edits} values", last.report.hooks.len())));

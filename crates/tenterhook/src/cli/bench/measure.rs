@@ -35,12 +35,39 @@ impl RepeatArgs {
     }
 }
 
+impl RepeatArgs {
+    /// The same for two kinds of work by turns, so that whatever else the machine does hits both.
+    pub(super) fn by_turns<E>(
+        &self,
+        mut first: impl FnMut() -> Result<(), E>,
+        mut second: impl FnMut() -> Result<(), E>,
+    ) -> Result<[Timing; 2], E> {
+        let mut times = [Timing(Vec::new()), Timing(Vec::new())];
+        for round in 0..self.warmup + self.repeat {
+            let began = Instant::now();
+            first()?;
+            let between = Instant::now();
+            second()?;
+            if round >= self.warmup {
+                times[0].0.push((between - began).as_secs_f64());
+                times[1].0.push(between.elapsed().as_secs_f64());
+            }
+        }
+        Ok(times)
+    }
+}
+
 /// The seconds that each round took.
 pub(super) struct Timing(pub(super) Vec<f64>);
 
 impl Timing {
     pub(super) fn median(&self) -> f64 {
         median(&self.0)
+    }
+
+    /// What share more a round took than the one of `other` beside it.
+    pub(super) fn beyond(&self, other: &Self) -> f64 {
+        median(&self.0.iter().zip(&other.0).map(|(mine, its)| mine / its - 1.0).collect::<Vec<_>>())
     }
 
     pub(super) fn min(&self) -> f64 {
@@ -143,6 +170,21 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 3.0, 2.0]), 2.5);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn what_goes_by_turns_is_compared_round_by_round() {
+        let (args, mut order) = (RepeatArgs { repeat: 2, warmup: 1, json: false }, String::new());
+        let order = std::cell::RefCell::new(&mut order);
+        let note = |letter: char| {
+            order.borrow_mut().push(letter);
+            Ok::<(), CliError>(())
+        };
+        let lengths =
+            args.by_turns(|| note('a'), || note('b')).map(|times| times.map(|timing| timing.0.len()));
+        assert_eq!((lengths.ok(), order.borrow().as_str()), (Some([2, 2]), "ababab"));
+        let (slow, quick) = (Timing(vec![3.0, 2.2, 8.0]), Timing(vec![2.0, 2.0, 4.0]));
+        assert!((slow.beyond(&quick) - 0.5).abs() < 1e-12);
     }
 
     #[test]

@@ -15,13 +15,13 @@ mod pack;
 mod thin;
 mod tile;
 
-use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use super::mat::Rows;
 use super::{Finish, Mat, MatMut, Product, Start};
+use crate::parallel;
 use ahead::{Ahead, Lines};
 use tile::{A_BLOCK, COLS, DEPTH, ROWS, Tile};
 
@@ -168,10 +168,7 @@ pub(super) fn run(product: &Product<f32>, dst: &MatMut<f32>) {
             });
         }
     };
-    match threads {
-        1 => work(0),
-        _ => (0..threads).into_par_iter().with_max_len(1).for_each(work),
-    }
+    parallel::share(threads, &work);
 }
 
 /// The parts of a result, and who works on which.

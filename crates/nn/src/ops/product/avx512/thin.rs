@@ -1,13 +1,13 @@
 //! Products with few rows: every element of `b` is read once, so reading it is all that counts, and nothing is packed.
 //! The sums are added up in the order of the module's comment.
 
-use rayon::prelude::*;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 use super::pack::{first, transposed};
 use super::tile::DEPTH;
 use super::{Job, Operand, Start};
+use crate::parallel;
 
 /// The most rows a product may have to be thin.
 pub(super) const ROWS: usize = 4;
@@ -38,7 +38,7 @@ pub(super) fn run(job: &Job, threads: usize) {
     let tasks = job.cols.div_ceil(width);
     match threads {
         1 => (0..tasks).for_each(task),
-        _ => (0..tasks).into_par_iter().with_max_len(1).for_each(task),
+        _ => parallel::for_each(tasks, task),
     }
 }
 
