@@ -80,6 +80,7 @@ impl AdamW {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct AdamWRule<T> {
     keep: T,
     weight1: T,
@@ -95,11 +96,8 @@ impl<T: Real> Rule<T, 2> for AdamWRule<T> {
     #[inline(always)]
     fn next(&self, weight: T, grad: T, [mean, square]: [T; 2]) -> (T, [T; 2]) {
         // torch's `lerp` measures from the nearer end.
-        let mean = if self.weight1 < T::from_f64(0.5) {
-            mean + self.weight1 * (grad - mean)
-        } else {
-            grad - (grad - mean) * self.beta1
-        };
+        let (from_mean, from_grad) = (mean + self.weight1 * (grad - mean), grad - (grad - mean) * self.beta1);
+        let mean = if self.weight1 < T::from_f64(0.5) { from_mean } else { from_grad };
         let square = square * self.beta2 + self.weight2 * grad * grad;
         let denominator = square.sqrt() / self.correction2 + self.eps;
         (weight * self.keep - self.step_size * mean / denominator, [mean, square])

@@ -67,7 +67,7 @@ impl Real for f64 {
 }
 
 /// What happens to one element: its weight, its gradient and the `N` numbers kept for it.
-pub(super) trait Rule<T, const N: usize>: Sync {
+pub(super) trait Rule<T, const N: usize>: Copy + Sync {
     /// The new weight and the new numbers.
     fn next(&self, weight: T, grad: T, state: [T; N]) -> (T, [T; N]);
 }
@@ -139,23 +139,60 @@ struct Chunk<'a, T, const N: usize> {
 
 impl<T: Real, const N: usize> Chunk<'_, T, N> {
     fn update(&mut self, rule: &impl Rule<T, N>, scaling: Scaling<T>) {
-        // Slices of one length let the compiler drop the bounds checks.
+        /// Elements that are worked on together: a vector of f32, two of f64.
+        const LANES: usize = 16;
         let len = self.weight.len();
-        let (weight, grad) = (&mut self.weight[..len], &self.grad[..len]);
-        let state = self.state.each_mut().map(|values| &mut values[..len]);
+        assert!(self.grad.len() == len && self.state.iter().all(|values| values.len() == len));
+        let whole = len / LANES * LANES;
+        // A rule behind a reference could change with every store, for all that the compiler knows.
+        let rule = *rule;
         wide(
             #[inline(always)]
             || {
-                for i in 0..len {
-                    let old: [T; N] = std::array::from_fn(|k| state[k][i]);
-                    let (new_weight, new) = rule.next(weight[i], scaling.apply(grad[i]), old);
-                    weight[i] = new_weight;
-                    for k in 0..N {
-                        state[k][i] = new[k];
-                    }
+                for start in (0..whole).step_by(LANES) {
+                    // SAFETY: there are so many elements from here on, in all of them.
+                    unsafe { self.update_lanes::<LANES>(rule, scaling, start) };
+                }
+                for start in whole..len {
+                    // SAFETY: there is one more.
+                    unsafe { self.update_lanes::<1>(rule, scaling, start) };
                 }
             },
         );
+    }
+
+    /// In arrays, which become vectors: the compiler does not see that slices in an array are as long as each other and lie apart, and would take
+    /// one element after the other.
+    ///
+    /// # Safety
+    /// There must be `L` elements from `start` on.
+    #[inline(always)]
+    unsafe fn update_lanes<const L: usize>(
+        &mut self,
+        rule: impl Rule<T, N>,
+        scaling: Scaling<T>,
+        start: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let weight_at: *mut [T; L] = self.weight.as_mut_ptr().add(start).cast();
+            let state_at: [*mut [T; L]; N] =
+                self.state.each_mut().map(|values| values.as_mut_ptr().add(start).cast());
+            let grad: [T; L] = *self.grad.as_ptr().add(start).cast();
+            let (mut weight, mut state) = (*weight_at, state_at.map(|values| *values));
+            for lane in 0..L {
+                let old = std::array::from_fn(|k| state[k][lane]);
+                let (new_weight, new) = rule.next(weight[lane], scaling.apply(grad[lane]), old);
+                weight[lane] = new_weight;
+                for k in 0..N {
+                    state[k][lane] = new[k];
+                }
+            }
+            *weight_at = weight;
+            for k in 0..N {
+                *state_at[k] = state[k];
+            }
+        }
     }
 }
 

@@ -58,6 +58,7 @@ impl Sgd {
     }
 }
 
+#[derive(Clone, Copy)]
 pub(super) struct SgdRule<T> {
     lr: T,
     weight_decay: T,
