@@ -18,6 +18,6 @@ fn keep_freed_memory() {
     const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
     if std::env::var_os("MIMALLOC_PURGE_DELAY").is_none() {
         // SAFETY: it sets a number.
-        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 10_000) };
+        unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, 60_000) };
     }
 }

@@ -104,7 +104,7 @@ impl<T: Real> Inside<T> for BranchMlp {
             with_curve!(self.activation, f => cpu::wide(
                 #[inline(always)]
                 || match hidden.past.is_empty() {
-                    true => part.iter_mut().zip(before).for_each(|(g, &x)| *g = *g * f(x).1),
+                    true => part.iter_mut().zip(before).for_each(|(g, &x)| *g *= f(x).1),
                     false => {
                         // SAFETY: every part of the product is complete once.
                         let to = unsafe { to.part(row, col..col + part.len()) };

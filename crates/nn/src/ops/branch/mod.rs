@@ -1,7 +1,6 @@
 //! A branch of a transformer block in one op: `x + f(norm(x))`, where `f` is [attention](attention_branch) or an [MLP](mlp_branch).
 //!
-//! candle's tape fills with zeros and adds, on one thread, for every edge between two ops: a third of a block's time outside of its products. A whole
-//! branch is one edge. Inside, sums with the stream and slopes of activations are taken while a product's result is in the cache. The
+//! candle's tape fills with zeros and adds for every edge between two ops. A whole branch is one edge. Inside, sums with the stream and slopes of activations are taken while a product's result is in the cache. The
 //! arithmetic is that of the separate ops, in the same order, so the bits are the same.
 //!
 //! The tape knows nothing of a branch's parameters: their gradients go to [`GradBuffer`]s. Where a parameter is trained and has none,
