@@ -94,7 +94,7 @@ def generate(model: Path, task: str, steering: Path, block: int, new: int) -> Wo
     ours += ["--hooks", steering] if task == "steer" else []
     options = dict(model=str(model), prompt=32, new=new, task=task, block=block)
     name = f"generate {new} tokens, " + ("steering" if task == "steer" else "no hooks")
-    return Workload(name, ours, "generate", options, dict(TRANSFORMERS), 1, 1, same_tokens)
+    return Workload(name, ours, "generate", options, dict(TRANSFORMERS), 3, 1, same_tokens)
 
 
 def train(run: Training, config: Path, model: Path, hooks: bool, repeat: int) -> Workload:

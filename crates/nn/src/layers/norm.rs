@@ -61,6 +61,9 @@ impl Norm {
         inside: Option<NormPoints>,
         output: Option<PointId>,
     ) -> Result<Self> {
+        if spec.centered && spec.gain_offset != 0.0 {
+            candle_core::bail!("a layer norm whose gain has an offset: only RMS norms are known to have one");
+        }
         let start = if spec.gain_offset == 0.0 { Init::Ones } else { Init::Zeros };
         let gain = scope.param("weight", &[spec.width], start)?;
         let bias = spec.centered.then(|| scope.param("bias", &[spec.width], Init::Zeros)).transpose()?;

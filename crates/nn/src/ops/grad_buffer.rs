@@ -119,11 +119,14 @@ fn deliver_into<T: Real>(
     match buffer.filter(|_| param.is_variable()) {
         Some(buffer) if buffer.shape != *param.shape() => Err(buffer.misfit(param)),
         Some(buffer) => {
-            let fill = |values: &mut Vec<T>, fresh| {
-                if fresh {
-                    *values = fresh_values(param.elem_count());
+            let fill = |values: &mut Vec<T>, fresh| match fresh {
+                // Moved in when it is complete: a panic leaves nothing half-written.
+                true => {
+                    let mut new = fresh_values(param.elem_count());
+                    write(&mut new, true);
+                    *values = new;
                 }
-                write(values, fresh);
+                false => write(values, false),
             };
             buffer.accumulate(fill).map(|()| None)
         }

@@ -27,14 +27,20 @@ impl<T: Real> Row<T> {
 
 /// The input after the division, with the same bits as inside the kernel.
 pub(crate) fn normalized<T: Real>(x: &[T], rows: &[Row<T>]) -> Vec<T> {
-    let mut values = x.to_vec();
-    if let Some(width) = x.len().checked_div(rows.len()) {
-        cpu::for_chunks(&mut values, cpu::chunk_rows(width) * width, |start, values| {
-            for (values, row) in values.chunks_exact_mut(width).zip(&rows[start / width..]) {
-                values.iter_mut().for_each(|value| *value = row.normalized(*value));
-            }
-        });
-    }
+    let Some(width) = x.len().checked_div(rows.len()) else { return Vec::new() };
+    // SAFETY: every row is written.
+    let mut values = unsafe { cpu::uninit::<T>(x.len()) };
+    cpu::for_chunks(&mut values, cpu::chunk_rows(width) * width, |start, values| {
+        cpu::wide(
+            #[inline(always)]
+            || {
+                let lines = values.chunks_exact_mut(width).zip(x[start..].chunks_exact(width));
+                for ((values, x), row) in lines.zip(&rows[start / width..]) {
+                    values.iter_mut().zip(x).for_each(|(value, &x)| *value = row.normalized(x));
+                }
+            },
+        );
+    });
     values
 }
 

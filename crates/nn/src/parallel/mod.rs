@@ -107,8 +107,9 @@ impl<'a, T> Chunks<'a, T> {
     /// Nobody else may have the same part.
     #[allow(clippy::mut_from_ref)]
     pub unsafe fn get(&self, i: usize) -> &mut [T] {
-        let start = (i * self.chunk).min(self.len);
-        let end = (start + self.chunk).min(self.len);
+        assert!(i < self.count(), "there is no part {i}");
+        let start = i * self.chunk;
+        let end = start.saturating_add(self.chunk).min(self.len);
         // SAFETY: it lies inside the slice, and the caller has it for itself.
         unsafe { std::slice::from_raw_parts_mut(self.data.add(start), end - start) }
     }
@@ -178,6 +179,10 @@ mod tests {
                 assert!(panic.downcast_ref::<String>().unwrap().contains(&format!("task {bad}")));
                 assert_eq!(map(50, |i| i).len(), 50);
             }
+            // Everybody at once: none of these panics belongs to the next loop.
+            let all = || for_each(100, |i| panic!("task {i}"));
+            assert!(std::panic::catch_unwind(all).is_err());
+            assert_eq!(map(50, |i| i).len(), 50);
         });
     }
 }

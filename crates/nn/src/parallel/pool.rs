@@ -8,7 +8,7 @@ use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -97,15 +97,21 @@ impl Pool {
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(work) };
         // SAFETY: it is our turn, the gate is closed and nobody is inside.
         unsafe { *self.current.get() = Some(Loop { work: work_for_all, threads }) };
+        // A loop whose caller panicked has left its helpers' panics behind.
+        self.first_panic().take();
         let open = self.open();
         helpers.iter().take(threads - 1).for_each(|helper| helper.wake());
         work(0);
         drop(open);
-        let panic = self.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let panic = self.first_panic().take();
         drop(helpers);
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
+    }
+
+    fn first_panic(&self) -> MutexGuard<'_, Option<Box<dyn Any + Send>>> {
+        self.panic.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes helpers until there are so many. Where the system gives no more threads, there are fewer.
@@ -151,8 +157,8 @@ impl Pool {
             {
                 // SAFETY: the caller waits until we are out.
                 let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*work)(helper.number) }));
-                if let Err(panic) = done {
-                    self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                if let (Err(panic), slot @ None) = (done, &mut *self.first_panic()) {
+                    *slot = Some(panic);
                 }
             }
             self.gate.fetch_sub(1, Ordering::AcqRel);

@@ -89,26 +89,24 @@ impl<T: Real> Scaling<T> {
     }
 }
 
-/// One pass over a parameter and its state, in place. Gives the largest magnitude of the new weights.
+/// One pass over a parameter and its state, in place.
 pub(super) fn update<T: Real, const N: usize>(
     rule: &impl Rule<T, N>,
     scaling: Scaling<T>,
     weight: &Tensor,
     grad: &Tensor,
     state: &[Tensor],
-) -> Result<f64> {
+) -> Result<()> {
     let tensors: Vec<&Tensor> = std::iter::once(weight).chain(state).collect();
-    let mut largest = 0.0;
     read(grad, |grad: &[T]| {
         write(&tensors, Vec::new(), &mut |mut slices: Vec<&mut [T]>| {
             let weight = slices.remove(0);
             let state: [&mut [T]; N] =
                 slices.try_into().map_err(|_| Error::msg("an optimizer's state is incomplete"))?;
-            largest = update_slices(rule, scaling, weight, grad, state);
+            update_slices(rule, scaling, weight, grad, state);
             Ok(())
         })
-    })?;
-    Ok(largest)
+    })
 }
 
 fn update_slices<T: Real, const N: usize>(
@@ -117,18 +115,14 @@ fn update_slices<T: Real, const N: usize>(
     weight: &mut [T],
     grad: &[T],
     state: [&mut [T]; N],
-) -> f64 {
+) {
     let weights = Chunks::of(weight, CHUNK);
     let states = state.map(|values| Chunks::of(values, CHUNK));
-    let parts = parallel::map(weights.count(), |i| {
+    parallel::for_each(weights.count(), |i| {
         // SAFETY: every part is asked for once.
         let (weight, state) = unsafe { (weights.get(i), states.each_ref().map(|parts| parts.get(i))) };
-        let mut chunk = Chunk { grad: &grad[i * CHUNK..][..weight.len()], weight, state };
-        chunk.update(rule, scaling);
-        // While it is still in the cache.
-        T::largest(chunk.weight)
+        Chunk { grad: &grad[i * CHUNK..][..weight.len()], weight, state }.update(rule, scaling);
     });
-    f64::largest(&parts)
 }
 
 struct Chunk<'a, T, const N: usize> {

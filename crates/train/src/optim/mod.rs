@@ -155,24 +155,12 @@ impl Optimizer {
         scale: StepScale,
         frozen: &dyn Fn(&str) -> bool,
     ) -> Result<StepStats, OptimError> {
-        Self::step_all_knowing(None, optimizers, params, grads, scale, frozen)
-    }
-
-    /// The same for gradients whose norms are known: then nothing has to be read twice to know that no weight becomes infinite.
-    pub fn step_all_knowing(
-        norms: Option<&Norms>,
-        optimizers: &mut [Self],
-        params: &Params,
-        grads: &NamedGrads,
-        scale: StepScale,
-        frozen: &dyn Fn(&str) -> bool,
-    ) -> Result<StepStats, OptimError> {
         check_finite("scale of the gradients", scale.scale)?;
         check_finite("clamp of the gradients", scale.clamp.unwrap_or(0.0))?;
         let mut stats = StepStats::default();
         let mut plans = Vec::new();
         for optimizer in optimizers.iter_mut() {
-            let plan = optimizer.prepare(params, grads, norms, scale, frozen)?;
+            let plan = optimizer.prepare(params, grads, scale, frozen)?;
             stats.updated += plan.len();
             stats.skipped += optimizer.slots.len() - plan.len();
             plans.push(plan);
@@ -188,7 +176,6 @@ impl Optimizer {
         &mut self,
         params: &Params,
         grads: &NamedGrads,
-        norms: Option<&Norms>,
         scale: StepScale,
         frozen: &dyn Fn(&str) -> bool,
     ) -> Result<Vec<Planned>, OptimError> {
@@ -207,8 +194,7 @@ impl Optimizer {
                 slot.check_fits(grad)?;
                 slot.allocate()?;
                 let rule = Rule::new(group, slot.steps + 1);
-                let norm = norms.and_then(|norms| norms.of(name));
-                let (ready, bounds) = rule.prepare(slot, weight, grad, norm, scale, self.in_place)?;
+                let (ready, bounds) = rule.prepare(slot, weight, grad, scale, self.in_place)?;
                 plan.push(Planned { param: name.clone(), rule, ready, bounds });
             }
         }
@@ -221,12 +207,10 @@ impl Optimizer {
                 continue;
             };
             match ready {
-                Ready::InPlace { grad } => {
-                    slot.weight_bound = Some(rule.apply(slot, param.value(), &grad, scale)?);
-                }
+                Ready::InPlace { grad } => rule.apply(slot, param.value(), &grad, scale)?,
                 Ready::Beside { weight, state } => {
                     param.var().set(&weight)?;
-                    (slot.state, slot.weight_bound) = (state, None);
+                    slot.state = state;
                 }
             }
             slot.steps += 1;

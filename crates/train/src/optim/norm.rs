@@ -17,13 +17,6 @@ pub struct Norms {
     pub per_param: Vec<(String, f64)>,
 }
 
-impl Norms {
-    /// The norm of one parameter's gradient.
-    pub fn of(&self, param: &str) -> Option<f64> {
-        self.per_param.iter().find(|(name, _)| name == param).map(|(_, norm)| *norm)
-    }
-}
-
 /// The norm of every gradient and of all together, in f64. The same bits for any number of threads. NaN and infinity show in their
 /// parameter's norm.
 pub fn grad_norms(grads: &NamedGrads) -> Result<Norms> {

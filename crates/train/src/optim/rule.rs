@@ -1,10 +1,9 @@
 //! The step of one parameter: which rule, in which number type, on which device.
 //!
 //! Nothing non-finite may reach a weight, and a refused step must leave every bit as it was. A copy of all weights
-//! and moments would make that easy and the step twice as dear. Instead the step is bounded by the largest magnitudes of weights, gradients and
-//! moments, without reading them once more: no element of a gradient is larger than its norm, which clipping needs anyway, and weights and
-//! moments are bounded since the step before. If nothing can possibly overflow, which is so in every healthy step, the pass goes
-//! ahead in place. If it could, by these bounds and then by the true magnitudes, the step of this
+//! and moments would make that easy and the step twice as dear. Instead a first look reads the weights and the gradients
+//! (not the moments, whose bounds are known from the steps before) for their largest magnitudes. If these cannot
+//! possibly overflow, which is so in every healthy step, the pass goes ahead in place. If they could, the step of this
 //! parameter is computed on copies and looked at. Only when all parameters of all optimizers are ready is anything written.
 
 use candle_core::{DType, Result, Tensor};
@@ -47,7 +46,6 @@ impl Rule {
         slot: &Slot,
         weight: &Tensor,
         grad: &Tensor,
-        norm: Option<f64>,
         scale: StepScale,
         in_place: bool,
     ) -> std::result::Result<(Ready, Vec<f64>), OptimError> {
@@ -55,17 +53,9 @@ impl Rule {
             return self.prepare_composed(slot, weight, grad, scale);
         }
         match weight.dtype() {
-            DType::F64 => self.prepare_typed::<f64>(slot, weight, grad, norm, scale),
-            _ => self.prepare_typed::<f32>(slot, weight, grad, norm, scale),
+            DType::F64 => self.prepare_typed::<f64>(slot, weight, grad, scale),
+            _ => self.prepare_typed::<f32>(slot, weight, grad, scale),
         }
-    }
-
-    /// The bounds of the state after a step, if it cannot overflow with a weight and a gradient that are no larger than these.
-    fn is_safe<T: Real>(&self, slot: &Slot, weight: f64, grad: f64, scale: StepScale) -> Option<Vec<f64>> {
-        let scaled = (grad * scale.scale.abs()).min(scale.clamp.unwrap_or(f64::INFINITY));
-        let (bound, state_bounds) = self.bound(weight, scaled, &slot.bounds);
-        let unclamped = grad * scale.scale.abs().max(1.0);
-        (bound < T::SAFE && unclamped < T::SAFE).then_some(state_bounds)
     }
 
     fn prepare_typed<T: Real>(
@@ -73,27 +63,19 @@ impl Rule {
         slot: &Slot,
         weight: &Tensor,
         grad: &Tensor,
-        norm: Option<f64>,
         scale: StepScale,
     ) -> std::result::Result<(Ready, Vec<f64>), OptimError> {
-        let from_bounds = match (slot.weight_bound, norm) {
-            (Some(weight), Some(norm)) if norm.is_finite() => self.is_safe::<T>(slot, weight, norm, scale),
-            _ => None,
-        };
-        let state_bounds = match from_bounds {
-            Some(bounds) => Some(bounds),
-            None => {
-                let largest = kernel::largest::<T>(grad)?;
-                if !largest.is_finite() {
-                    return Err(OptimError::NonFiniteGradient { param: slot.name.clone() });
-                }
-                self.is_safe::<T>(slot, kernel::largest::<T>(weight)?, largest, scale)
-            }
-        };
-        if let Some(bounds) = state_bounds {
+        let largest_grad = kernel::largest::<T>(grad)?;
+        if !largest_grad.is_finite() {
+            return Err(OptimError::NonFiniteGradient { param: slot.name.clone() });
+        }
+        let scaled = (largest_grad * scale.scale.abs()).min(scale.clamp.unwrap_or(f64::INFINITY));
+        let (bound, state_bounds) = self.bound(kernel::largest::<T>(weight)?, scaled, &slot.bounds);
+        let unclamped = largest_grad * scale.scale.abs().max(1.0);
+        if bound < T::SAFE && unclamped < T::SAFE {
             // A hook may have put the weight itself in as its gradient.
             let grad = if kernel::share_memory(weight, grad) { grad.copy()? } else { grad.clone() };
-            return Ok((Ready::InPlace { grad }, bounds));
+            return Ok((Ready::InPlace { grad }, state_bounds));
         }
         let weight = weight.copy()?;
         let state = slot.state.iter().map(Tensor::copy).collect::<Result<Vec<_>>>()?;
@@ -143,8 +125,8 @@ impl Rule {
         Ok((Ready::Beside { weight, state }, vec![f64::INFINITY; slot.state.len()]))
     }
 
-    /// The step in place, in the weight's type. Gives the largest magnitude of the new weights.
-    pub(super) fn apply(&self, slot: &Slot, weight: &Tensor, grad: &Tensor, scale: StepScale) -> Result<f64> {
+    /// The step in place, in the weight's type.
+    pub(super) fn apply(&self, slot: &Slot, weight: &Tensor, grad: &Tensor, scale: StepScale) -> Result<()> {
         match weight.dtype() {
             DType::F64 => self.update::<f64>(weight, grad, &slot.state, scale),
             _ => self.update::<f32>(weight, grad, &slot.state, scale),
@@ -157,7 +139,7 @@ impl Rule {
         grad: &Tensor,
         state: &[Tensor],
         scale: StepScale,
-    ) -> Result<f64> {
+    ) -> Result<()> {
         let scaling = Scaling {
             scale: T::from_f64(scale.scale),
             clamp: T::from_f64(scale.clamp.unwrap_or(f64::INFINITY)),

@@ -17,8 +17,6 @@ pub(super) struct Slot {
     pub(super) state: Vec<Tensor>,
     /// For every tensor, a number that no element's magnitude exceeds. Nobody else writes them, so it is known.
     pub(super) bounds: Vec<f64>,
-    /// The largest magnitude in the weight after the last step; unknown before the first, and after a restart.
-    pub(super) weight_bound: Option<f64>,
 }
 
 impl Slot {
@@ -32,7 +30,6 @@ impl Slot {
             state_names,
             state: Vec::new(),
             bounds: Vec::new(),
-            weight_bound: None,
         }
     }
 

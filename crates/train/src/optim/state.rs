@@ -74,7 +74,7 @@ impl Optimizer {
             return Err(self.misfit(format!("`{extra}` belongs to no parameter that it updated")));
         }
         for ((slot, steps), (state, bounds)) in self.slots.values_mut().zip(steps).zip(restored) {
-            (slot.steps, slot.state, slot.bounds, slot.weight_bound) = (steps, state, bounds, None);
+            (slot.steps, slot.state, slot.bounds) = (steps, state, bounds);
         }
         for (group, (lr, base_lr)) in self.groups.iter_mut().zip(rates) {
             (group.lr, group.base_lr) = (lr, base_lr);

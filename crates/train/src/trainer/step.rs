@@ -226,9 +226,8 @@ impl Trainer {
         outcome.lr = self.first_lr(); // hooks may have changed it
         let frozen = &self.progress.frozen;
         let is_frozen = |name: &str| frozen.contains(name);
-        let params = self.model.params();
         let stepped =
-            Optimizer::step_all_knowing(Some(norms), &mut self.optimizers, params, grads, scale, &is_frozen);
+            Optimizer::step_all(&mut self.optimizers, self.model.params(), grads, scale, &is_frozen);
         match stepped {
             Ok(_) => {}
             Err(error @ (OptimError::NonFinite { .. } | OptimError::NonFiniteSetting { .. })) => {

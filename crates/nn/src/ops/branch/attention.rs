@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{BranchNorm, Inside, Projection, add_rows, run};
+use super::{BranchNorm, Inside, Projection, add_rows, run, width_of};
 use crate::ops::AttentionSpec;
 use crate::ops::attention::StackedAttention;
 use crate::ops::cpu::{self, dispatch};
@@ -18,11 +18,13 @@ pub fn attention_branch(
     spec: &AttentionSpec,
     out: &Projection,
 ) -> Result<Tensor> {
-    let (batch, len, _) = x.dims3()?;
+    let (width, (batch, len, _)) = (width_of(x, norm)?, x.dims3()?);
     let heads = qkv.outputs()? / d_head.max(1);
     let attention = StackedAttention::new([batch, len, heads, d_head], kv_heads, spec)?;
+    qkv.check("query, key and value", width, heads * d_head)?;
+    out.check("output", (heads - 2 * kv_heads) * d_head, width)?;
     dispatch!(x.dtype(), T => {
-        run::<T, _>(x, norm, AttentionInside { qkv: qkv.clone(), attention, out: out.clone() })
+        run::<T, _>(x, norm, &[qkv, out], AttentionInside { qkv: qkv.clone(), attention, out: out.clone() })
     })
 }
 

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{BranchNorm, Inside, Projection, add_rows, run};
+use super::{BranchNorm, Inside, Projection, add_rows, run, width_of};
 use crate::ops::Activation;
 use crate::ops::activation::with_curve;
 use crate::ops::cpu::{self, dispatch};
@@ -31,7 +31,11 @@ impl BranchMlp {
 
 /// `x + mlp(norm(x))` in one op, with the bits of the separate ones. Ask [`branch_fits`](super::branch_fits) first.
 pub fn mlp_branch(x: &Tensor, norm: &BranchNorm, mlp: &BranchMlp) -> Result<Tensor> {
-    dispatch!(x.dtype(), T => run::<T, _>(x, norm, mlp.clone()))
+    let (width, hidden) = (width_of(x, norm)?, mlp.up.outputs()?);
+    mlp.gate.iter().try_for_each(|gate| gate.check("gate", width, hidden))?;
+    mlp.up.check("up", width, hidden)?;
+    mlp.down.check("down", hidden, width)?;
+    dispatch!(x.dtype(), T => run::<T, _>(x, norm, &mlp.projections(), mlp.clone()))
 }
 
 /// The hidden layer before and after the activation.

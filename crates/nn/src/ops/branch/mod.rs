@@ -3,8 +3,9 @@
 //! candle's tape fills with zeros and adds for every edge between two ops. A whole branch is one edge. Inside, sums with the stream and slopes of activations are taken while a product's result is in the cache. The
 //! arithmetic is that of the separate ops, in the same order, so the bits are the same.
 //!
-//! The tape knows nothing of a branch's parameters: their gradients go to [`GradBuffer`]s. Where a parameter is trained and has none,
-//! or the stream itself has no gradient, [`branch_fits`] says no, and the separate ops do the work.
+//! The gradients of a branch's parameters go to [`GradBuffer`]s; on the tape, one of the parameters stands for all, so that candle comes by
+//! wherever it would have come to the separate ops. Where a parameter is trained and has no buffer, [`branch_fits`] says no, and the
+//! separate ops do the work.
 
 mod attention;
 mod mlp;
@@ -12,7 +13,7 @@ mod mlp;
 #[allow(clippy::unwrap_used)]
 mod tests;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
 
 use super::cpu;
@@ -57,16 +58,21 @@ pub struct Projection {
 
 /// Whether a branch can be one op: on the CPU, and every parameter that is trained can get its gradient.
 pub fn branch_fits(x: &Tensor, norm: &BranchNorm, projections: &[&Projection]) -> bool {
-    let reaches = |param: &Tensor, buffer: &Option<Arc<GradBuffer>>| {
-        !param.track_op() || x.track_op() && param.is_variable() && buffer.is_some()
+    let arrives = |(param, buffer): (&Tensor, Option<&Arc<GradBuffer>>)| {
+        !param.track_op() || param.is_variable() && buffer.is_some()
     };
+    cpu::fused(x) && parameters(norm, projections).all(arrives)
+}
+
+/// All parameters of a branch, and where their gradients go.
+fn parameters<'a>(
+    norm: &'a BranchNorm,
+    projections: &'a [&Projection],
+) -> impl Iterator<Item = (&'a Tensor, Option<&'a Arc<GradBuffer>>)> {
     let of_norm = std::iter::once(&norm.gain).chain(&norm.bias);
-    cpu::fused(x)
-        && of_norm.into_iter().all(|(param, buffer)| reaches(param, buffer))
-        && projections.iter().all(|projection| {
-            reaches(&projection.weight, &projection.grads.weight)
-                && projection.bias.iter().all(|bias| reaches(bias, &projection.grads.bias))
-        })
+    let weights = projections.iter().map(|p| (&p.weight, p.grads.weight.as_ref()));
+    let biases = projections.iter().filter_map(|p| Some((p.bias.as_ref()?, p.grads.bias.as_ref())));
+    of_norm.map(|(param, buffer)| (param, buffer.as_ref())).chain(weights).chain(biases)
 }
 
 impl BranchNorm {
@@ -97,9 +103,9 @@ impl BranchNorm {
             Ok(norm.gradients(rows, x, &norm.gain(gain), g, wanted, Some(also)))
         })?;
         let (gain, buffer) = &self.gain;
-        deliver(gain, buffer.as_ref(), |dw, _| cpu::add_to(dw, &grads.weight))?;
+        delivered(deliver(gain, buffer.as_ref(), |dw, _| cpu::add_to(dw, &grads.weight))?)?;
         if let Some((bias, buffer)) = &self.bias {
-            deliver(bias, buffer.as_ref(), |db, _| cpu::add_to(db, &grads.bias))?;
+            delivered(deliver(bias, buffer.as_ref(), |db, _| cpu::add_to(db, &grads.bias))?)?;
         }
         Ok(grads.x)
     }
@@ -108,6 +114,17 @@ impl BranchNorm {
 impl Projection {
     fn outputs(&self) -> Result<usize> {
         Ok(self.layout.sizes(self.weight.shape())?.1)
+    }
+
+    fn check(&self, name: &str, inputs: usize, outputs: usize) -> Result<()> {
+        let sizes = self.layout.sizes(self.weight.shape())?;
+        let bias = self.bias.as_ref().map_or(outputs, Tensor::elem_count);
+        if sizes != (inputs, outputs) || bias != outputs {
+            candle_core::bail!(
+                "branch: the {name} layer is {sizes:?} with a bias of {bias}, and ({inputs}, {outputs}) is needed"
+            );
+        }
+        Ok(())
     }
 
     fn op(&self) -> LinearOp {
@@ -130,8 +147,17 @@ impl Projection {
     }
 
     fn deliver<T: Real>(&self, x: &[T], g: &[T]) -> Result<()> {
-        // Nothing goes to the tape: `branch_fits`.
-        self.op().parameter_grads(x, g, &self.weight, self.bias.as_ref()).map(|_| ())
+        let [weight, bias] = self.op().parameter_grads(x, g, &self.weight, self.bias.as_ref())?;
+        delivered(weight)?;
+        delivered(bias)
+    }
+}
+
+/// A gradient that is left over would be lost.
+fn delivered(for_the_tape: Option<Tensor>) -> Result<()> {
+    match for_the_tape {
+        None => Ok(()),
+        Some(_) => candle_core::bail!("branch: a parameter is trained and has no buffer for its gradient"),
     }
 }
 
@@ -167,22 +193,40 @@ struct Kept<T, K> {
     inside: K,
 }
 
-/// Runs a branch as one op.
-fn run<T: Real, I: Inside<T> + 'static>(x: &Tensor, norm: &BranchNorm, inside: I) -> Result<Tensor> {
+/// The width of the stream, which the norm must have too.
+fn width_of(x: &Tensor, norm: &BranchNorm) -> Result<usize> {
     let width = norm.gain.0.dims1()?;
-    if width == 0 || x.dims().last() != Some(&width) {
-        candle_core::bail!("branch: the last axis of {:?} is not the {width} of its norm", x.shape());
+    let bias = norm.bias.as_ref().map_or(width, |(bias, _)| bias.elem_count());
+    if width == 0 || bias != width || x.dims().last() != Some(&width) || x.elem_count() == 0 {
+        candle_core::bail!("branch: a norm of {width} with a bias of {bias} for a stream {:?}", x.shape());
     }
-    let tracked = x.track_op();
-    x.contiguous()?.apply_op1(Branch { norm: norm.clone(), inside, tracked, kept: OnceLock::new() })
+    Ok(width)
 }
 
-impl<T: Real, I: Inside<T>> CustomOp1 for Branch<T, I> {
-    fn name(&self) -> &'static str {
-        "branch"
+/// Runs a branch as one op.
+fn run<T: Real, I: Inside<T> + 'static>(
+    x: &Tensor,
+    norm: &BranchNorm,
+    projections: &[&Projection],
+    inside: I,
+) -> Result<Tensor> {
+    if !branch_fits(x, norm, projections) {
+        candle_core::bail!(
+            "branch: not on the CPU, or a parameter is trained and has no buffer for its gradient"
+        );
     }
+    let trained = parameters(norm, projections).map(|(param, _)| param).find(|param| param.track_op());
+    let tracked = x.track_op() || trained.is_some();
+    let op = Branch { norm: norm.clone(), inside, tracked, kept: OnceLock::new() };
+    match trained {
+        None => x.contiguous()?.apply_op1(op),
+        // candle walks only to where it knows of a variable, and not through everything: the parameter makes it come here.
+        Some(param) => x.contiguous()?.apply_op2(param, op),
+    }
+}
 
-    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+impl<T: Real, I: Inside<T>> Branch<T, I> {
+    fn forward(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let x = cpu::slice::<T>(x, layout)?;
         let (normed, rows) = self.norm.forward(x)?;
         // SAFETY: the branch writes every element.
@@ -195,7 +239,7 @@ impl<T: Real, I: Inside<T>> CustomOp1 for Branch<T, I> {
         Ok((T::to_cpu_storage_owned(y), layout.shape().clone()))
     }
 
-    fn bwd(&self, x: &Tensor, _y: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
+    fn backward(&self, x: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
         let Some(Kept { normed, rows, inside }) = self.kept.get() else {
             candle_core::bail!("branch: the forward did not run")
         };
@@ -203,7 +247,48 @@ impl<T: Real, I: Inside<T>> CustomOp1 for Branch<T, I> {
             let of_normed = self.inside.backward(normed, inside, g)?;
             cpu::with_slice::<T, _>(x, |x| self.norm.backward(rows, x, &of_normed, g))
         })?;
-        cpu::tensor(dx, x.shape()).map(Some)
+        x.track_op().then(|| cpu::tensor(dx, x.shape())).transpose()
+    }
+}
+
+impl<T: Real, I: Inside<T>> CustomOp1 for Branch<T, I> {
+    fn name(&self) -> &'static str {
+        "branch"
+    }
+
+    fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.forward(x, layout)
+    }
+
+    fn bwd(&self, x: &Tensor, _y: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
+        self.backward(x, g)
+    }
+}
+
+/// With a parameter beside the stream, whose gradient goes to its buffer like those of all others.
+impl<T: Real, I: Inside<T>> CustomOp2 for Branch<T, I> {
+    fn name(&self) -> &'static str {
+        "branch"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        layout: &Layout,
+        _param: &CpuStorage,
+        _: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        self.forward(x, layout)
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        _param: &Tensor,
+        _y: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        Ok((self.backward(x, g)?, None))
     }
 }
 
