@@ -38,9 +38,13 @@ impl CustomOp1 for Softmax {
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         dispatch!(x.dtype(), T => {
-            let mut y = cpu::slice::<T>(x, layout)?.to_vec();
-            cpu::for_chunks(&mut y, cpu::chunk_rows(self.width) * self.width, |_, rows| {
-                cpu::wide(#[inline(always)] || rows.chunks_exact_mut(self.width).for_each(softmax_row));
+            let x = cpu::slice::<T>(x, layout)?;
+            // SAFETY: every element is copied.
+            let mut y = unsafe { cpu::uninit::<T>(x.len()) };
+            cpu::for_chunks(&mut y, cpu::chunk_rows(self.width) * self.width, |start, rows| {
+                rows.copy_from_slice(&x[start..start + rows.len()]);
+                // A loop: `for_each` would not be inlined, and so not be compiled for wide vectors.
+                cpu::wide(#[inline(always)] || for row in rows.chunks_exact_mut(self.width) { softmax_row(row) });
             });
             Ok((T::to_cpu_storage_owned(y), layout.shape().clone()))
         })
@@ -53,8 +57,9 @@ impl CustomOp1 for Softmax {
                 cpu::for_chunks(&mut dx, cpu::chunk_rows(self.width) * self.width, |start, dx| {
                     let y = &y[start..start + dx.len()];
                     cpu::wide(#[inline(always)] || {
-                        let rows = dx.chunks_exact_mut(self.width).zip(y.chunks_exact(self.width));
-                        rows.for_each(|(dx, y)| softmax_row_backward(y, dx));
+                        for (dx, y) in dx.chunks_exact_mut(self.width).zip(y.chunks_exact(self.width)) {
+                            softmax_row_backward(y, dx);
+                        }
                     });
                 });
                 Ok(())
