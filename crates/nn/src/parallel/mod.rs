@@ -2,7 +2,7 @@
 //!
 //! A forward is some hundred loops, some of them of a few microseconds, with as little between them. rayon puts a caller from outside its
 //! pool to sleep for each of them and wakes its threads through the system; `benches/loops.rs` measures what that costs. Here
-//! the caller works too, whoever comes late finds less to do, and [helpers](pool) look out for the next loop for a while before they sleep.
+//! the caller works too, whoever comes late finds less to do, and helpers look out for the next loop for a while before they sleep.
 //!
 //! How many threads there are is rayon's to say (`RAYON_NUM_THREADS`, or the pool that a caller is in). What a loop computes never depends on
 //! it: parts are fixed, results come back in order.
