@@ -6,7 +6,7 @@ use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Input, Linear, LinearSpec, Norm, NormSpec};
 use tenterhook_nn::ops::{
     AttentionSpec, attention, attention_apply, attention_branch, attention_of_stack, attention_pattern,
-    attention_scores, branch_fits, dropout, watch_gradient,
+    attention_scores, dropout, watch_gradient,
 };
 
 use super::cache::LayerCache;
@@ -147,7 +147,7 @@ impl Attention {
 
     /// `stream + attention(ln1(stream))` in one op, where nobody listens on the way, nothing happens to queries, keys and values, and
     /// every gradient arrives. The bits are the same.
-    pub(super) fn as_branch(
+    pub(super) fn in_one_op(
         &self,
         stream: &Tensor,
         ln1: &Norm,
@@ -160,10 +160,7 @@ impl Attention {
             return Ok(None);
         }
         let (norm, qkv, out) = (ln1.branch_norm(pass), qkv.projection(pass), self.out.projection(pass));
-        if !branch_fits(stream, &norm, &[&qkv, &out]) {
-            return Ok(None);
-        }
-        attention_branch(stream, &norm, &qkv, (self.heads.size, self.heads.kv), &self.spec, &out).map(Some)
+        attention_branch(stream, &norm, &qkv, (self.heads.size, self.heads.kv), &self.spec, &out)
     }
 
     /// Whether nothing happens to queries, keys and values on their way into attention, and nobody looks at them or inside: then they stay one

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
 use tenterhook_nn::layers::{Linear, Norm, NormPoints};
-use tenterhook_nn::ops::{add, branch_fits, dropout, mlp_branch};
+use tenterhook_nn::ops::{add, dropout};
 
 use super::attention::{Attention, Positioned};
 use super::mlp::Mlp;
@@ -157,8 +157,8 @@ impl Block {
 
     /// The stream with what attention adds to it. One op where nobody listens in between.
     fn plus_attention(&self, x: &Tensor, positioned: Positioned, pass: &Pass) -> Result<Tensor> {
-        if self.is_plain(self.attn_out, &self.ln1_post, pass)
-            && let Some(y) = self.attention.as_branch(x, &self.ln1, &positioned, pass)?
+        if self.is_added_as_it_is(self.attn_out, &self.ln1_post, pass)
+            && let Some(y) = self.attention.in_one_op(x, &self.ln1, &positioned, pass)?
         {
             return Ok(y);
         }
@@ -167,20 +167,16 @@ impl Block {
 
     /// The stream with what the MLP adds to it, likewise.
     fn plus_mlp(&self, branch: &MlpBranch, x: &Tensor, pass: &Pass) -> Result<Tensor> {
-        if self.is_plain(branch.output, &branch.post_norm, pass)
-            && branch.norm.is_silent(pass)
-            && let Some(mlp) = branch.mlp.as_branch(pass)
+        if self.is_added_as_it_is(branch.output, &branch.post_norm, pass)
+            && let Some(y) = branch.mlp.in_one_op(x, &branch.norm, pass)?
         {
-            let norm = branch.norm.branch_norm(pass);
-            if branch_fits(x, &norm, &mlp.projections()) {
-                return mlp_branch(x, &norm, &mlp);
-            }
+            return Ok(y);
         }
         add(x, &self.mlp_branch(branch, x, pass)?)
     }
 
     /// Whether the output of a module goes to the stream as it is, and nobody looks at it.
-    fn is_plain(&self, output: PointId, post_norm: &Option<Norm>, pass: &Pass) -> bool {
+    fn is_added_as_it_is(&self, output: PointId, post_norm: &Option<Norm>, pass: &Pass) -> bool {
         !pass.armed(output) && post_norm.is_none() && !self.drops(pass)
     }
 

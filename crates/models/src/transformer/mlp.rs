@@ -3,8 +3,8 @@
 use candle_core::{D, Result, Tensor};
 use tenterhook_hooks::{Pass, Point, PointId};
 use tenterhook_nn::Scope;
-use tenterhook_nn::layers::{Input, Linear, LinearSpec};
-use tenterhook_nn::ops::{Activation, BranchMlp, gated};
+use tenterhook_nn::layers::{Input, Linear, LinearSpec, Norm};
+use tenterhook_nn::ops::{Activation, BranchMlp, gated, mlp_branch};
 
 use super::names::{MlpNames, Names};
 use crate::config::TransformerConfig;
@@ -77,20 +77,24 @@ impl Mlp {
         &self.down
     }
 
-    /// The layers, if they can be part of one op: nobody listens between them.
-    pub(super) fn as_branch(&self, pass: &Pass) -> Option<BranchMlp> {
+    /// `stream + mlp(norm(stream))` in one op, where nobody listens on the way and every gradient arrives. The bits are the same.
+    pub(super) fn in_one_op(&self, stream: &Tensor, norm: &Norm, pass: &Pass) -> Result<Option<Tensor>> {
         let (gate, up) = match &self.inner {
             Inner::Plain(up) => (None, up),
             Inner::Gated { gate, up } => (Some(gate), up),
-            Inner::GatedFused { .. } => return None,
+            Inner::GatedFused { .. } => return Ok(None),
         };
-        let silent = gate.into_iter().chain([up, &self.down]).all(|linear| linear.is_silent(pass));
-        silent.then(|| BranchMlp {
+        let mut layers = gate.into_iter().chain([up, &self.down]);
+        if !norm.is_silent(pass) || !layers.all(|layer| layer.is_silent(pass)) {
+            return Ok(None);
+        }
+        let mlp = BranchMlp {
             gate: gate.map(|gate| gate.projection(pass)),
             up: up.projection(pass),
             activation: self.activation,
             down: self.down.projection(pass),
-        })
+        };
+        mlp_branch(stream, &norm.branch_norm(pass), &mlp)
     }
 
     pub(super) fn forward(&self, x: &Tensor, pass: &Pass) -> Result<Tensor> {

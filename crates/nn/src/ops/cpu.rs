@@ -5,7 +5,7 @@ use candle_core::{CpuStorage, DType, Error, Layout, Result, Shape, Storage, Tens
 use std::cell::Cell;
 
 use super::real::Real;
-use crate::parallel;
+pub(crate) use crate::parallel::{for_chunks, map_chunks};
 
 /// Elements handled by one parallel task. Fixed, so that results do not depend on the thread count.
 pub(crate) const CHUNK: usize = 1 << 14;
@@ -85,25 +85,6 @@ pub(crate) unsafe fn uninit<T: Real>(len: usize) -> Vec<T> {
 /// How many rows of `cols` elements one parallel task handles.
 pub(crate) fn chunk_rows(cols: usize) -> usize {
     (CHUNK / cols.max(1)).max(1)
-}
-
-/// Calls `f(start, part)` for every `len` elements of `values`, in parallel. A single part stays on this thread.
-pub(crate) fn for_chunks<T: Send>(values: &mut [T], len: usize, f: impl Fn(usize, &mut [T]) + Sync) {
-    if values.len() <= len {
-        f(0, values);
-    } else {
-        parallel::for_chunks(values, len, f);
-    }
-}
-
-/// `f` of every `len` elements of `values`, in order, computed in parallel.
-pub(crate) fn map_chunks<T: Sync, R: Send>(
-    values: &[T],
-    len: usize,
-    f: impl Fn(usize, &[T]) -> R + Sync,
-) -> Vec<R> {
-    let part = |i: usize| f(i * len, &values[i * len..((i + 1) * len).min(values.len())]);
-    parallel::map(values.len().div_ceil(len.max(1)), part)
 }
 
 /// The sum of every column, for rows of `cols` elements: fixed chunks of rows in parallel, added up in order.

@@ -92,11 +92,9 @@ impl<T: Real> RowSum<T> {
                 let mut exps = [T::zero(); PART];
                 let mut sum = 0.0;
                 for part in logits.chunks(PART) {
-                    for (exp, &logit) in exps.iter_mut().zip(part) {
-                        *exp = (logit - max).fast_exp();
-                    }
-                    let exps = &exps[..part.len()];
-                    sum += lane_sum(exps.len(), |i| exps[i]).to_f64();
+                    let exps = &mut exps[..part.len()];
+                    exps.copy_from_slice(part);
+                    sum += to_exps(exps, max);
                 }
                 Self { max, sum }
             },
@@ -111,11 +109,7 @@ impl<T: Real> RowSum<T> {
                 let max = lane_max(logits);
                 let mut sum = 0.0;
                 for part in logits.chunks_mut(PART) {
-                    for logit in part.iter_mut() {
-                        *logit = (*logit - max).fast_exp();
-                    }
-                    let exps = &*part;
-                    sum += lane_sum(exps.len(), |i| exps[i]).to_f64();
+                    sum += to_exps(part, max);
                 }
                 Self { max, sum }
             },
@@ -150,6 +144,16 @@ impl<T: Real> RowSum<T> {
         );
         row[target] -= T::of(factor);
     }
+}
+
+/// Turns a part of a row of logits into `exp(logit - max)`, and gives their sum.
+#[inline(always)]
+fn to_exps<T: Real>(part: &mut [T], max: T) -> f64 {
+    for logit in part.iter_mut() {
+        *logit = (*logit - max).fast_exp();
+    }
+    let exps = &*part;
+    lane_sum(exps.len(), |i| exps[i]).to_f64()
 }
 
 #[inline(always)]

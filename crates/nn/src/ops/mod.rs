@@ -37,7 +37,7 @@ pub use add::add;
 pub use attention::{
     AttentionSpec, attention, attention_apply, attention_of_stack, attention_pattern, attention_scores,
 };
-pub use branch::{BranchMlp, BranchNorm, Projection, attention_branch, branch_fits, mlp_branch};
+pub use branch::{BranchMlp, BranchNorm, Projection, attention_branch, mlp_branch};
 pub use cpu::{composed_only, wide};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;

@@ -12,7 +12,7 @@
 //!
 //! let mut values = vec![1u64; 1000];
 //! parallel::for_chunks(&mut values, 100, |start, part| part[0] = start as u64);
-//! let sums = parallel::map(values.len() / 100, |i| values[i * 100..][..100].iter().sum::<u64>());
+//! let sums = parallel::map_chunks(&values, 100, |_, part| part.iter().sum::<u64>());
 //! assert_eq!(sums[9], 900 + 99);
 //! ```
 
@@ -76,6 +76,12 @@ pub fn map<R: Send>(tasks: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     });
     // SAFETY: every task has written its own.
     results.into_iter().map(|result| unsafe { result.assume_init() }).collect()
+}
+
+/// `f(start, part)` of every `len` elements of `values`, in order; the last part may be shorter.
+pub fn map_chunks<T: Sync, R: Send>(values: &[T], len: usize, f: impl Fn(usize, &[T]) -> R + Sync) -> Vec<R> {
+    let part = |i: usize| f(i * len, &values[i * len..((i + 1) * len).min(values.len())]);
+    map(values.len().div_ceil(len.max(1)), part)
 }
 
 /// The parts of a slice, for tasks that each have one of them: several slices in one loop, where [`for_chunks`] has one.

@@ -37,7 +37,7 @@ struct Loop {
 
 struct Pool {
     /// Whose turn it is. The helpers there are.
-    turn: Mutex<Vec<Arc<Helper>>>,
+    turn: Mutex<Vec<Helper>>,
     /// The number of the loop, whether one may enter, how many are inside.
     gate: AtomicU64,
     current: UnsafeCell<Option<Loop>>,
@@ -58,18 +58,14 @@ fn number_of(gate: u64) -> u64 {
 }
 
 struct Helper {
-    /// From 1: the caller is 0.
-    number: usize,
-    asleep: AtomicBool,
-    thread: Mutex<Option<Thread>>,
+    asleep: Arc<AtomicBool>,
+    thread: Thread,
 }
 
 impl Helper {
     fn wake(&self) {
-        if self.asleep.swap(false, Ordering::SeqCst)
-            && let Some(thread) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner)
-        {
-            thread.unpark();
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.thread.unpark();
         }
     }
 }
@@ -100,7 +96,7 @@ impl Pool {
         // A loop whose caller panicked has left its helpers' panics behind.
         self.first_panic().take();
         let open = self.open();
-        helpers.iter().take(threads - 1).for_each(|helper| helper.wake());
+        helpers.iter().take(threads - 1).for_each(Helper::wake);
         work(0);
         drop(open);
         let panic = self.first_panic().take();
@@ -115,23 +111,19 @@ impl Pool {
     }
 
     /// Makes helpers until there are so many. Where the system gives no more threads, there are fewer.
-    fn hire(&'static self, helpers: &mut Vec<Arc<Helper>>, wanted: usize) {
+    fn hire(&'static self, helpers: &mut Vec<Helper>, wanted: usize) {
         while helpers.len() < wanted {
-            let helper = Arc::new(Helper {
-                number: helpers.len() + 1,
-                asleep: AtomicBool::new(false),
-                thread: Mutex::new(None),
-            });
-            let own = helper.clone();
-            let name = format!("tenterhook-{}", helper.number);
-            match std::thread::Builder::new().name(name).spawn(move || self.help(&own)) {
-                Ok(handle) => {
-                    let thread = handle.thread().clone();
-                    *helper.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
-                }
+            // From 1: the caller is 0.
+            let number = helpers.len() + 1;
+            let asleep = Arc::new(AtomicBool::new(false));
+            let own = asleep.clone();
+            let spawned = std::thread::Builder::new()
+                .name(format!("tenterhook-{number}"))
+                .spawn(move || self.help(number, &own));
+            match spawned {
+                Ok(handle) => helpers.push(Helper { asleep, thread: handle.thread().clone() }),
                 Err(_) => return,
             }
-            helpers.push(helper);
         }
     }
 
@@ -142,10 +134,10 @@ impl Pool {
     }
 
     /// What a helper does all its life.
-    fn help(&self, helper: &Helper) {
+    fn help(&self, number: usize, asleep: &AtomicBool) {
         let mut last = 0;
         loop {
-            let seen = self.await_loop(helper, last);
+            let seen = self.await_loop(asleep, last);
             if self.gate.compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 // Somebody else went in or out, or it was closed: another look.
                 continue;
@@ -153,10 +145,10 @@ impl Pool {
             last = number_of(seen);
             // SAFETY: inside the gate, where it is not written.
             if let Some(Loop { work, threads }) = unsafe { *self.current.get() }
-                && helper.number < threads
+                && number < threads
             {
                 // SAFETY: the caller waits until we are out.
-                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*work)(helper.number) }));
+                let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*work)(number) }));
                 if let (Err(panic), slot @ None) = (done, &mut *self.first_panic()) {
                     *slot = Some(panic);
                 }
@@ -166,7 +158,7 @@ impl Pool {
     }
 
     /// Waits for an open gate of another loop than the last: awake for a while, then asleep.
-    fn await_loop(&self, helper: &Helper, last: u64) -> u64 {
+    fn await_loop(&self, asleep: &AtomicBool, last: u64) -> u64 {
         let is_new = |gate: u64| gate & OPEN != 0 && number_of(gate) != last;
         let mut since = Instant::now();
         let mut looks = 0u32;
@@ -180,11 +172,11 @@ impl Pool {
                 std::hint::spin_loop();
                 continue;
             }
-            helper.asleep.store(true, Ordering::SeqCst);
+            asleep.store(true, Ordering::SeqCst);
             // A caller opens the gate before it looks who is asleep: one of us sees the other.
-            while helper.asleep.load(Ordering::SeqCst) {
+            while asleep.load(Ordering::SeqCst) {
                 if is_new(self.gate.load(Ordering::SeqCst)) {
-                    helper.asleep.store(false, Ordering::SeqCst);
+                    asleep.store(false, Ordering::SeqCst);
                     break;
                 }
                 std::thread::park();

@@ -193,9 +193,9 @@ impl<T: Real, const N: usize> Chunk<'_, T, N> {
 /// The largest magnitude in a tensor; not finite if any element is not.
 pub(super) fn largest<T: Real>(tensor: &Tensor) -> Result<f64> {
     read(tensor, |values: &[T]| {
-        let part = |i: usize| T::largest(&values[i * CHUNK..((i + 1) * CHUNK).min(values.len())]);
+        let parts = parallel::map_chunks(values, CHUNK, |_, part| T::largest(part));
         // Compared by bits, as within a chunk: `max` would lose NaN.
-        Ok(f64::largest(&parallel::map(values.len().div_ceil(CHUNK), part)))
+        Ok(f64::largest(&parts))
     })
 }
 

@@ -42,8 +42,7 @@ pub(crate) fn sum_of_squares(name: &str, grad: &Tensor) -> Result<f64> {
 fn squares<T: Real>(grad: &Tensor) -> Result<f64> {
     // Other devices' gradients come over: summing there would give other bits.
     kernel::read(&grad.to_device(&Device::Cpu)?, |values: &[T]| {
-        let part = |i: usize| chunk_squares(&values[i * CHUNK..((i + 1) * CHUNK).min(values.len())]);
-        Ok(parallel::map(values.len().div_ceil(CHUNK), part).iter().sum())
+        Ok(parallel::map_chunks(values, CHUNK, |_, part| chunk_squares(part)).iter().sum())
     })
 }
 

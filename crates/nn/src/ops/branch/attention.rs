@@ -9,7 +9,7 @@ use crate::ops::cpu::{self, dispatch};
 use crate::ops::real::Real;
 
 /// `x + out(attention(qkv(norm(x))))` for `x [batch, pos, d_model]` in one op, with the bits of the separate ones. Queries, keys and values lie side by
-/// side in the output of `qkv`, in heads of `d_head`. Ask [`branch_fits`](super::branch_fits) first.
+/// side in the output of `qkv`, in heads of `d_head`. `None` where it cannot be one op.
 pub fn attention_branch(
     x: &Tensor,
     norm: &BranchNorm,
@@ -17,7 +17,7 @@ pub fn attention_branch(
     (d_head, kv_heads): (usize, usize),
     spec: &AttentionSpec,
     out: &Projection,
-) -> Result<Tensor> {
+) -> Result<Option<Tensor>> {
     let (width, (batch, len, _)) = (width_of(x, norm)?, x.dims3()?);
     let heads = qkv.outputs()? / d_head.max(1);
     let attention = StackedAttention::new([batch, len, heads, d_head], kv_heads, spec)?;

@@ -23,14 +23,13 @@ pub struct BranchMlp {
 }
 
 impl BranchMlp {
-    /// Its layers.
-    pub fn projections(&self) -> Vec<&Projection> {
+    fn projections(&self) -> Vec<&Projection> {
         self.gate.iter().chain([&self.up, &self.down]).collect()
     }
 }
 
-/// `x + mlp(norm(x))` in one op, with the bits of the separate ones. Ask [`branch_fits`](super::branch_fits) first.
-pub fn mlp_branch(x: &Tensor, norm: &BranchNorm, mlp: &BranchMlp) -> Result<Tensor> {
+/// `x + mlp(norm(x))` in one op, with the bits of the separate ones; `None` where it cannot be one.
+pub fn mlp_branch(x: &Tensor, norm: &BranchNorm, mlp: &BranchMlp) -> Result<Option<Tensor>> {
     let (width, hidden) = (width_of(x, norm)?, mlp.up.outputs()?);
     mlp.gate.iter().try_for_each(|gate| gate.check("gate", width, hidden))?;
     mlp.up.check("up", width, hidden)?;

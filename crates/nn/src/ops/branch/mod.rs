@@ -4,8 +4,8 @@
 //! arithmetic is that of the separate ops, in the same order, so the bits are the same.
 //!
 //! The gradients of a branch's parameters go to [`GradBuffer`]s; on the tape, one of the parameters stands for all, so that candle comes by
-//! wherever it would have come to the separate ops. Where a parameter is trained and has no buffer, [`branch_fits`] says no, and the
-//! separate ops do the work.
+//! wherever it would have come to the separate ops. Where a parameter is trained and has no buffer, or where there is no kernel, a branch is
+//! `None`, and the separate ops are to be used.
 
 mod attention;
 mod mlp;
@@ -57,7 +57,7 @@ pub struct Projection {
 }
 
 /// Whether a branch can be one op: on the CPU, and every parameter that is trained can get its gradient.
-pub fn branch_fits(x: &Tensor, norm: &BranchNorm, projections: &[&Projection]) -> bool {
+fn fits(x: &Tensor, norm: &BranchNorm, projections: &[&Projection]) -> bool {
     let arrives = |(param, buffer): (&Tensor, Option<&Arc<GradBuffer>>)| {
         !param.track_op() || param.is_variable() && buffer.is_some()
     };
@@ -203,26 +203,25 @@ fn width_of(x: &Tensor, norm: &BranchNorm) -> Result<usize> {
     Ok(width)
 }
 
-/// Runs a branch as one op.
+/// Runs a branch as one op, if it can be one.
 fn run<T: Real, I: Inside<T> + 'static>(
     x: &Tensor,
     norm: &BranchNorm,
     projections: &[&Projection],
     inside: I,
-) -> Result<Tensor> {
-    if !branch_fits(x, norm, projections) {
-        candle_core::bail!(
-            "branch: not on the CPU, or a parameter is trained and has no buffer for its gradient"
-        );
+) -> Result<Option<Tensor>> {
+    if !fits(x, norm, projections) {
+        return Ok(None);
     }
     let trained = parameters(norm, projections).map(|(param, _)| param).find(|param| param.track_op());
     let tracked = x.track_op() || trained.is_some();
     let op = Branch { norm: norm.clone(), inside, tracked, kept: OnceLock::new() };
-    match trained {
+    let y = match trained {
         None => x.contiguous()?.apply_op1(op),
         // candle walks only to where it knows of a variable, and not through everything: the parameter makes it come here.
         Some(param) => x.contiguous()?.apply_op2(param, op),
-    }
+    };
+    y.map(Some)
 }
 
 impl<T: Real, I: Inside<T>> Branch<T, I> {

@@ -33,9 +33,7 @@ impl RepeatArgs {
         };
         Ok(Timing((0..self.repeat).map(timed).collect::<Result<_, _>>()?))
     }
-}
 
-impl RepeatArgs {
     /// The same for two kinds of work by turns, so that whatever else the machine does hits both.
     pub(super) fn by_turns<E>(
         &self,
@@ -174,8 +172,8 @@ mod tests {
 
     #[test]
     fn what_goes_by_turns_is_compared_round_by_round() {
-        let (args, mut order) = (RepeatArgs { repeat: 2, warmup: 1, json: false }, String::new());
-        let order = std::cell::RefCell::new(&mut order);
+        let args = RepeatArgs { repeat: 2, warmup: 1, json: false };
+        let order = std::cell::RefCell::new(String::new());
         let note = |letter: char| {
             order.borrow_mut().push(letter);
             Ok::<(), CliError>(())
