@@ -11,6 +11,8 @@ import statistics
 from importlib.metadata import version
 from pathlib import Path
 
+# The build that runs on every CPU of its kind: what `cargo build --release` makes.
+DEFAULT = "default"
 PACKAGES = ("torch", "transformers", "transformer-lens", "nnsight", "lightning")
 
 
@@ -28,16 +30,16 @@ def about(args, rounds: int, threads: int) -> dict:
         "system": f"{platform.system()} {platform.release()}",
         "threads": threads,
         "rounds": rounds,
-        "build": args.build,
+        "builds": "default" + (" and native (target-cpu=native)" if args.native else ""),
         "note": "",
-        "made_by": "scripts/bench" + (" --quick" if args.quick else "") + (" --only ..." if args.only else ""),
+        "made_by": "scripts/bench" + (" --native" if args.native else "") + (" --quick" if args.quick else "") + (" --only ..." if args.only else ""),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
     }
 
 
-def ratios(result: dict, peer: dict) -> list[float]:
-    return [theirs / ours for ours, theirs in zip(result["ms"], peer["ms"])]
+def ratios(ours: dict, peer: dict) -> list[float]:
+    return [theirs / mine for mine, theirs in zip(ours["ms"], peer["ms"])]
 
 
 def ms(times: list[float]) -> str:
@@ -46,9 +48,14 @@ def ms(times: list[float]) -> str:
 
 
 def line(result: dict) -> str:
-    peers = ", ".join(f"{p['name']} {ms(p['ms'])} ({statistics.median(ratios(result, p)):.2f}x)" for p in result["peers"].values())
-    share = f", {100 * result['gflops'] / result['matmul']['best']:.0f}% of matmul" if "matmul" in result else ""
-    return f"  {ms(result['ms'])}{share}; {peers}"
+    """One line for who waits."""
+    parts = []
+    for build, ours in result["builds"].items():
+        peers = ", ".join(f"{p['name']} {ms(p['ms'])} ({statistics.median(ratios(ours, p)):.2f}x)" for p in result["peers"].values())
+        share = f", {100 * ours['gflops'] / ours['matmul']['best']:.0f}% of matmul" if "matmul" in ours else ""
+        overhead = f", overhead {100 * ours['overhead']:.1f}%" if "overhead" in ours else ""
+        parts.append(f"  {build} {ms(ours['ms'])}{share}{overhead}; {peers}")
+    return "\n".join(parts)
 
 
 def grid(head: list[str], rows: list[list[str]]) -> str:
@@ -60,48 +67,70 @@ def memory(megabytes: float | None) -> str:
     return f"{megabytes:.0f} MB" if megabytes else ""
 
 
+def faster(ours: dict, peer: dict) -> str:
+    found = sorted(ratios(ours, peer))
+    return f"**{statistics.median(found):.2f}x** ({found[0]:.2f} to {found[-1]:.2f})"
+
+
+def builds_of(results: list[dict]) -> list[str]:
+    return list({build: None for result in results for build in result["builds"]})
+
+
 def table(results: list[dict]) -> str:
-    """Every workload against every peer."""
-    rows = []
+    """Every workload against every peer: a time and a ratio for each of our builds."""
+    builds, rows = builds_of(results), []
     for result in results:
+        mine = [result["builds"].get(build) for build in builds]
         for peer in result["peers"].values():
-            found = sorted(ratios(result, peer))
+            pairs = [(ms(ours["ms"]), faster(ours, peer)) if ours else ("", "") for ours in mine]
             rows.append(
                 [
                     result["name"],
-                    ms(result["ms"]),
                     peer["name"],
                     ms(peer["ms"]),
-                    f"**{statistics.median(found):.2f}x** ({found[0]:.2f} to {found[-1]:.2f})",
-                    memory(result["peak_rss_mb"]),
+                    *(cell for pair in pairs for cell in pair),
+                    memory(max(ours["peak_rss_mb"] or 0 for ours in mine if ours)),
                     memory(peer["peak_rss_mb"]),
                     peer["agreement"],
                 ]
             )
-    return grid(["workload", "Tenterhook", "peer", "its time", "faster", "our memory", "its memory", "outputs"], rows)
+    head = [cell for build in builds for cell in (f"ours, {build}", "faster")]
+    return grid(["workload", "peer", "its time", *head, "our memory", "its memory", "outputs"], rows)
 
 
 def limits(results: list[dict]) -> str:
     """What the workloads reach of the machine's matrix products."""
     rows = []
     for result in results:
-        if "matmul" not in result:
-            continue
-        m, speed = result["matmul"], result["gflops"]
-        rows.append(
-            [
-                result["name"],
-                f"{speed:.0f}",
-                f"{m['best']:.0f}",
-                f"{100 * speed / m['best']:.0f}%",
-                f"{m['limit']:.0f}",
-                f"{100 * speed / m['limit']:.0f}%",
-                f"{m['torch_best']:.0f}",
-                f"{m['torch_limit']:.0f}",
-            ]
-        )
-    head = ["workload", "GFLOP/s", "best product", "share", "all its products", "share", "PyTorch's best", "PyTorch's all"]
+        for build, ours in result["builds"].items():
+            if "matmul" not in ours:
+                continue
+            m, torch, speed = ours["matmul"], result["torch_matmul"], ours["gflops"]
+            rows.append(
+                [
+                    result["name"],
+                    build,
+                    f"{speed:.0f}",
+                    f"{m['best']:.0f}",
+                    f"{100 * speed / m['best']:.0f}%",
+                    f"{m['limit']:.0f}",
+                    f"{100 * speed / m['limit']:.0f}%",
+                    f"{torch['best']:.0f}",
+                    f"{torch['limit']:.0f}",
+                ]
+            )
+    head = ["workload", "build", "GFLOP/s", "best product", "share", "all its products", "share", "PyTorch's best", "PyTorch's all"]
     return grid(head, rows)
+
+
+def overheads(results: list[dict]) -> str:
+    """What capturing costs, where it was measured by turns with a bare forward."""
+    rows = [
+        [result["name"], *(f"{100 * ours['overhead']:+.1f}%" for ours in result["builds"].values())]
+        for result in results
+        if all("overhead" in ours for ours in result["builds"].values())
+    ]
+    return grid(["workload", *builds_of(results)], rows)
 
 
 PAGE = """\
@@ -110,7 +139,7 @@ PAGE = """\
 Tenterhook and its peers on the same machine, each workload in one go. Made by `{made_by}`; [docs/benchmarks.md](docs/benchmarks.md) says how to read and repeat it.
 
 - CPU: {cpu}, {threads} threads on both sides, f32; {system}
-- date: {date}; build: {build}; {rounds} rounds, alternating
+- date: {date}; builds: {builds}; {rounds} rounds, alternating
 - Python {python}, {versions}
 {note}
 ## Ratios
@@ -126,12 +155,18 @@ FLOPs are those the model's numbers need (`tenterhook bench --help` has the form
 products" all of them one after the other; both by `tenterhook bench matmul`, in the same run.
 
 {limits}
+
+## What capturing costs
+
+Forwards with and without it by turns in one process (`tenterhook bench forward --overhead`): the median of the differences.
+
+{overheads}
 """
 
 
 def page(about: dict, results: list[dict]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    return PAGE.format(**(about | {"versions": versions}), table=table(results), limits=limits(results))
+    return PAGE.format(**(about | {"versions": versions}), table=table(results), limits=limits(results), overheads=overheads(results))
 
 
 def main() -> None:

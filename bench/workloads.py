@@ -27,6 +27,8 @@ class Workload:
     agree: Callable[[dict, dict, Path], tuple[str, bool]] = lambda ours, peer, folder: ("", True)
     # how much of the machine's matrix products it may be compared with: arguments of `bench matmul`
     products: list = field(default_factory=list)
+    # rounds of `bench forward --overhead`, where the cost of capturing is of interest
+    overhead_repeat: int = 0
 
 
 TRANSFORMERS = {"transformers": ["transformers", "transformers eager"]}
@@ -85,7 +87,9 @@ def forward(model: Path, batch: int, seq: int, task: str, steering: Path, block:
         peers,
         repeat,
         agree=same_logits,
+        warmup=1 if repeat == 1 else 2,
         products=["--model", model, "--batch", batch, "--seq", seq] if task == "none" else [],
+        overhead_repeat=max(5, 2 * repeat) if task == "residual" else 0,
     )
 
 

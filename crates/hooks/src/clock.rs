@@ -63,6 +63,9 @@ pub struct PassSetup {
     pub keeps_cache: bool,
     /// Where the tokens of each sequence stand, when some of the batch is padding.
     pub rows: Option<Arc<Rows>>,
+    /// Which example of a larger batch is the first of this one, where several processes have parts of it. Randomness goes by examples, so
+    /// that it is the same however a batch is divided.
+    pub first_row: usize,
     /// The seed of all randomness in the pass.
     pub seed: u64,
     /// What layers of other crates need to find in the pass, one value per type.

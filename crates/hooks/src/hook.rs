@@ -45,6 +45,13 @@ pub trait Hook: Any + Send {
     /// The registered name of this sort of hook, such as `capture`.
     fn kind(&self) -> &str;
 
+    /// Whether it has to do with what there is only one of, such as a log, a screen or the checkpoints: where several processes train
+    /// together it is then switched off on all but rank 0. Hooks that listen in the model, or decide how training goes on, are not like that: every rank
+    /// needs them.
+    fn only_on_first_rank(&self) -> bool {
+        false
+    }
+
     /// Where it listens. Asked once, when the hook is registered.
     fn wants(&self) -> Vec<Want> {
         Vec::new()

@@ -200,6 +200,11 @@ impl Pass {
         Stream::new(setup.seed).named("pass").at(setup.clock.step).at(setup.clock.micro_batch)
     }
 
+    /// Which example of a larger batch is the first of this one, where several processes have parts of it.
+    pub fn first_row(&self) -> usize {
+        self.facts.setup.first_row
+    }
+
     /// What the maker of the pass put in for layers, by type.
     pub fn extension<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.facts.setup.extensions.iter().find_map(|value| value.clone().downcast().ok())

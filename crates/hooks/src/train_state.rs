@@ -14,6 +14,10 @@ pub struct TrainState {
     pub run_id: String,
     /// The run's directory; a trainer without a record has none.
     pub run_dir: Option<PathBuf>,
+    /// The number of this process among those that train together; 0 writes the record.
+    pub rank: usize,
+    /// How many processes train together.
+    pub world_size: usize,
     /// How the run stands.
     pub status: RunStatus,
     /// Where the tensors are.
@@ -53,6 +57,8 @@ impl Default for TrainState {
         Self {
             run_id: String::new(),
             run_dir: None,
+            rank: 0,
+            world_size: 1,
             status: RunStatus::default(),
             device: Device::Cpu,
             step: 0,

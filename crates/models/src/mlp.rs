@@ -170,7 +170,12 @@ impl Mlp {
         for (i, layer) in self.layers.iter().enumerate() {
             let mut y = activate(&layer.fc.forward(&x, pass)?, self.config.activation)?;
             if self.config.dropout > 0.0 && pass.is_training() {
-                y = dropout(&y, self.config.dropout, &pass.random().named(&format!("layers.{i}")))?;
+                y = dropout(
+                    &y,
+                    self.config.dropout,
+                    &pass.random().named(&format!("layers.{i}")),
+                    pass.first_row(),
+                )?;
             }
             x = pass.tap_output(layer.post, &x, y)?;
         }

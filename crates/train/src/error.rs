@@ -46,6 +46,9 @@ pub enum TrainError {
     /// The trainer was set up in a way that cannot work.
     #[error("{0}")]
     Setup(String),
+    /// Another rank failed, or the ranks do not do the same any more.
+    #[error(transparent)]
+    World(#[from] crate::world::WorldError),
     /// The tensor engine failed.
     #[error(transparent)]
     Engine(#[from] candle_core::Error),

@@ -7,7 +7,8 @@
 //! - [`data`]: sets of examples, the order they come in, how several are mixed;
 //! - [`optim`], [`schedule`]: the steps, and how large they are;
 //! - [`hooks`]: the built-in hooks, a file each;
-//! - [`config`]: configurations, with every problem at once.
+//! - [`config`]: configurations, with every problem at once;
+//! - [`World`]: several processes that train one model.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -65,9 +66,11 @@ mod run;
 pub mod schedule;
 mod trainer;
 mod watchdog;
+mod world;
 
 pub use error::TrainError;
 pub use interrupt::Interrupt;
 pub use model::{Evaluation, TrainModel};
 pub use run::{Run, RunFacts, versions};
 pub use trainer::{Finished, Settings, StepOutcome, Trainer, get_trainer, write_captured};
+pub use world::{Share, Together, World, WorldError};

@@ -33,6 +33,12 @@ pub trait TrainModel: Send + Sync {
         self.loss(output, batch)
     }
 
+    /// How much the loss of a batch counts in a mean over batches: over how many things it is a mean. Where several processes have parts of
+    /// one batch, this is what their losses and gradients are weighted with.
+    fn loss_weight(&self, batch: &Batch) -> Result<f64> {
+        Ok(batch.examples().len() as f64)
+    }
+
     /// How good these outputs are. `loss` is among the values; others, such as `accuracy`, are welcome.
     fn evaluate(&self, output: &Tensor, batch: &Batch) -> Result<Evaluation> {
         let loss = scalar(&self.loss(output, batch)?)?;

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use tenterhook_hooks::{Histogram, HookError, MetricsRow, RunStatus};
 use tenterhook_record::disk;
 use tenterhook_record::metrics::{Bins, HistogramLog, HistogramRow, MetricsLog, Number, Row};
-use tenterhook_record::name::file_safe;
 use tenterhook_record::run::{
     Attempt, HookChange, HookRequest, Inbox, RunDir, RunLock, RunRecord, Status, config_hash, now, time_of,
 };
@@ -40,6 +39,8 @@ pub struct RunFacts {
     pub seed: u64,
     /// Threads used.
     pub threads: usize,
+    /// The machines of the processes that train together, in the order of their ranks; of one process none.
+    pub ranks: Vec<String>,
     /// The arguments of the process.
     pub args: Vec<String>,
     /// The run it was forked or repeated from.
@@ -178,6 +179,7 @@ impl Run {
             pid: std::process::id(),
             host: host.clone(),
             threads: facts.threads,
+            ranks: facts.ranks.clone(),
             args: facts.args.clone(),
             resumed_from,
         });
@@ -212,12 +214,6 @@ impl Run {
     /// Where checkpoints are.
     pub fn checkpoints(&self) -> PathBuf {
         self.dir.checkpoints()
-    }
-
-    /// Where what hooks captured since this start of the run goes.
-    pub(crate) fn captures_file(&self, hook_id: &str) -> PathBuf {
-        let from_step = self.record.attempts.last().map_or(0, |attempt| attempt.from_step);
-        self.dir.captures().join(format!("{}-{from_step:08}.safetensors", file_safe(hook_id)))
     }
 
     pub(crate) fn set_hooks(&mut self, hooks: Vec<Value>) -> Result<(), TrainError> {
@@ -337,7 +333,7 @@ impl Run {
         self.note(json!({ "step": step, "event": event, "error": error }));
     }
 
-    fn note(&mut self, error: Value) {
+    pub(crate) fn note(&mut self, error: Value) {
         self.record.degraded = true;
         if self.record.errors.len() < MOST_ERRORS {
             self.record.errors.push(error);

@@ -24,9 +24,11 @@ pub(crate) enum Phase {
     Validation,
     /// Writing a checkpoint.
     Save,
+    /// Waiting for other ranks, or summing with them.
+    Ranks,
 }
 
-const PHASES: [(Phase, &str); 7] = [
+const PHASES: [(Phase, &str); 8] = [
     (Phase::Idle, "the loop"),
     (Phase::Data, "the data loader"),
     (Phase::Forward, "the forward"),
@@ -34,6 +36,7 @@ const PHASES: [(Phase, &str); 7] = [
     (Phase::Optimizer, "the optimizer step"),
     (Phase::Validation, "validation"),
     (Phase::Save, "writing a checkpoint"),
+    (Phase::Ranks, "waiting for the other ranks"),
 ];
 
 impl Phase {
@@ -47,6 +50,7 @@ impl Phase {
             Phase::Optimizer => "train.optimizer",
             Phase::Validation => "train.validation",
             Phase::Save => "train.save",
+            Phase::Ranks => "train.ranks",
         }
     }
 }

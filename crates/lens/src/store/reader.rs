@@ -72,7 +72,27 @@ pub struct StoredBatch {
 impl StoreReader {
     /// Opens the directory of a run, or of a store that has one run only.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, StoreError> {
-        let mut dir = dir.as_ref().to_path_buf();
+        Self::open_one(dir.as_ref())
+    }
+
+    /// Opens all parts of a run that several processes have captured together, in the order of their ranks: `NAME-rank0000`, `NAME-rank0001` and
+    /// so on, where nothing else is in the store. Of any other store, the one run that [`open`](Self::open) would open.
+    pub fn open_parts(dir: impl AsRef<Path>) -> Result<Vec<Self>, StoreError> {
+        let dir = dir.as_ref();
+        let runs = if dir.join(HEAD).is_file() { Vec::new() } else { runs_in(dir)? };
+        let numbered = |(rank, run): (usize, &String)| {
+            let (name, number) = run.rsplit_once("-rank")?;
+            (number == format!("{rank:04}")).then(|| name.to_string())
+        };
+        let names: Option<Vec<String>> = runs.iter().enumerate().map(numbered).collect();
+        match names.filter(|names| names.len() > 1 && names.iter().all(|name| *name == names[0])) {
+            Some(_) => runs.iter().map(|run| Self::open_one(&dir.join(run))).collect(),
+            None => Ok(vec![Self::open_one(dir)?]),
+        }
+    }
+
+    fn open_one(dir: &Path) -> Result<Self, StoreError> {
+        let mut dir = dir.to_path_buf();
         if !dir.join(HEAD).is_file() {
             match runs_in(&dir)?.as_slice() {
                 [only] => dir.push(only),

@@ -198,9 +198,12 @@ impl Attention {
         let scores = pass.tap(self.points.scores, scores)?;
         let pattern = pass.tap(self.points.pattern, attention_pattern(&scores)?)?;
         let pattern = match drops {
-            true => {
-                dropout(&pattern, self.pattern_dropout, &pass.random().named(&self.path).named("pattern"))?
-            }
+            true => dropout(
+                &pattern,
+                self.pattern_dropout,
+                &pass.random().named(&self.path).named("pattern"),
+                pass.first_row(),
+            )?,
             false => pattern,
         };
         attention_apply(&pattern, v, &self.spec)

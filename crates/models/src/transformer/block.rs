@@ -203,7 +203,7 @@ impl Block {
         if !self.drops(pass) {
             return Ok(y);
         }
-        dropout(&y, self.residual_dropout, &pass.random().named(&self.path).named(branch))
+        dropout(&y, self.residual_dropout, &pass.random().named(&self.path).named(branch), pass.first_row())
     }
 }
 

@@ -22,7 +22,9 @@ impl Transformer {
             x = (x + positions.forward(&ids, None, pass)?)?;
         }
         match self.config.dropout.embedding {
-            rate if rate > 0.0 && pass.is_training() => dropout(&x, rate, &pass.random().named("embedding")),
+            rate if rate > 0.0 && pass.is_training() => {
+                dropout(&x, rate, &pass.random().named("embedding"), pass.first_row())
+            }
             _ => Ok(x),
         }
     }

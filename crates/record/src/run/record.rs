@@ -120,6 +120,9 @@ pub struct Attempt {
     pub host: String,
     /// Threads.
     pub threads: usize,
+    /// The machines of the processes that trained together, in the order of their ranks; of one process none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<String>,
     /// The command line.
     pub args: Vec<String>,
     /// The checkpoint it went on from.

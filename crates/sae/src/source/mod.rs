@@ -5,6 +5,7 @@
 //! buffer in a random order again. Which activation comes when is a function of the seed, so that a run goes on exactly where it was.
 
 mod model;
+mod several;
 mod store;
 mod stream;
 mod texts;
@@ -14,6 +15,7 @@ use serde_json::Value;
 use crate::error::SaeError;
 
 pub use model::{ModelActivations, PointActivations};
+pub use several::Several;
 pub use store::StoreActivations;
 pub use stream::{ActivationStream, StreamOptions};
 pub use texts::{TextOptions, sequences, token_sequences};

@@ -6,14 +6,14 @@ use tenterhook_hooks::{HookOptions, OnError};
 use tenterhook_train::data::{Dataset, Loader, Mixture, Strategy};
 use tenterhook_train::optim::{Kind, Optimizer, OptimizerConfig};
 use tenterhook_train::schedule::ScheduleConfig;
-use tenterhook_train::{Settings, TrainModel, Trainer};
+use tenterhook_train::{Settings, TrainModel, Trainer, World};
 
 use super::keeper::SaeKeeper;
 use super::task::SaeTask;
 use crate::error::SaeError;
 
 /// How long and how fast.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunOptions {
     /// Optimizer steps.
     pub steps: u64,
@@ -31,6 +31,8 @@ pub struct RunOptions {
     pub shuffle: bool,
     /// A checkpoint after every so many steps, where there is a run to keep it.
     pub checkpoint_every: Option<u64>,
+    /// The processes that train together. Each has its part of every batch.
+    pub world: World,
 }
 
 impl RunOptions {
@@ -45,6 +47,7 @@ impl RunOptions {
             seed: 42,
             shuffle: false,
             checkpoint_every: None,
+            world: World::alone(),
         }
     }
 }
@@ -58,6 +61,12 @@ pub fn trainer(
 ) -> Result<Trainer, SaeError> {
     if options.batch == 0 {
         return Err(SaeError::bad("a batch of 0 activations: it must have at least 1"));
+    }
+    if options.batch < options.world.size() {
+        let (batch, ranks) = (options.batch, options.world.size());
+        return Err(SaeError::bad(format!(
+            "a batch of {batch} activations for {ranks} ranks: each needs one at least"
+        )));
     }
     let loader = Loader {
         shuffle: options.shuffle,
@@ -79,8 +88,8 @@ pub fn trainer(
         ..Settings::steps(options.steps)
     };
     let trainer = Trainer::new(task.clone(), data, optimizers, settings)?;
-    let mut trainer = trainer.with_schedule(&options.schedule)?;
+    let mut trainer = trainer.with_schedule(&options.schedule)?.with_world(options.world.clone());
     let keeper = HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::id(SaeKeeper::KIND) };
-    trainer.add_hook_with(SaeKeeper::new(task.clone()), keeper)?;
+    trainer.add_hook_with(SaeKeeper::new(task.clone()).in_world(options.world.clone()), keeper)?;
     Ok(trainer)
 }

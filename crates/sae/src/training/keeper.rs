@@ -7,7 +7,8 @@ use candle_core::Tensor;
 use serde_json::Value;
 use tenterhook_hooks::{BatchInfo, Cx, Hook, HookResult, NamedGrads};
 use tenterhook_nn::Param;
-use tenterhook_nn::ops::sparse::row_norms;
+use tenterhook_nn::ops::sparse::{Activity, row_norms};
+use tenterhook_train::World;
 use tenterhook_train::optim::{clip_scale, grad_norms};
 
 use super::latents::{Numbers, Pending};
@@ -18,6 +19,7 @@ use crate::layer::Bias;
 /// belong, counts for how long latents have not fired, gives dead ones a new start, publishes metrics. What it counts survives a restart.
 pub struct SaeKeeper {
     task: Arc<SaeTask>,
+    world: World,
 }
 
 impl SaeKeeper {
@@ -26,7 +28,35 @@ impl SaeKeeper {
 
     /// The keeper of this task.
     pub fn new(task: Arc<SaeTask>) -> Self {
-        Self { task }
+        Self { task, world: World::alone() }
+    }
+
+    /// The same on one rank of several: what counts is what latents did on all of them.
+    pub fn in_world(self, world: World) -> Self {
+        Self { world, ..self }
+    }
+
+    /// What the batches of a step have shown, on all ranks.
+    fn of_all_ranks(&self, pending: &mut Pending, entry: &Entry, step: u64) -> HookResult {
+        if self.world.is_alone() {
+            return Ok(());
+        }
+        let said = (pending.tokens, pending.activity.fired.clone(), pending.activity.least);
+        let place = format!("the latents of `{}` in step {step}", entry.name);
+        let all = self.world.meet(&place, said)?;
+        (pending.tokens, pending.activity) = (0, Activity::default());
+        all.into_iter().for_each(|(tokens, fired, least)| pending.add(tokens, Activity { fired, least }));
+        Ok(())
+    }
+
+    /// The weights of rank 0, on all ranks.
+    fn weights_of_first(&self, entry: &Entry) -> HookResult {
+        for param in entry.params().filter(|_| !self.world.is_alone()) {
+            let mut values = param.value().flatten_all()?.to_vec1::<f32>()?;
+            self.world.broadcast(&mut values);
+            param.var().set(&Tensor::from_vec(values, param.value().shape(), param.value().device())?)?;
+        }
+        Ok(())
     }
 }
 
@@ -79,10 +109,15 @@ impl Hook for SaeKeeper {
             }
             let mut live = self.task.live();
             let (latents, pending) = &mut live[index];
+            self.of_all_ranks(pending, entry, cx.clock().step)?;
             latents.take(pending, options.topk_threshold_lr);
             let dead = latents.dead(options.dead_after_tokens);
             if let (Some(dead), Some((inputs, squares))) = (dead, pending.missed.take()) {
-                entry.resample(&dead, &inputs, &squares, cx.random().named(&entry.name))?;
+                // Rank 0 chooses, among the inputs that it has.
+                if self.world.is_first() {
+                    entry.resample(&dead, &inputs, &squares, cx.random().named(&entry.name))?;
+                }
+                self.weights_of_first(entry)?;
                 latents
                     .since_fired
                     .iter_mut()

@@ -18,6 +18,8 @@ pub(super) struct Ended {
 
 /// Trains. What goes wrong in training is for the caller to tell.
 pub(super) fn carry_out(mut begun: Begun, quiet: bool, as_json: bool) -> Result<Ended, CliError> {
+    // The others have nothing to say that rank 0 does not.
+    let quiet = quiet || !begun.trainer.world().is_first();
     tell_begin(&begun, quiet || as_json);
     let interrupt = Interrupt::default();
     signals::raise_on_signal(&interrupt)?;

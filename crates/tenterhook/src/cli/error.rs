@@ -7,6 +7,7 @@ use tenterhook_lens::{LensError, StoreError};
 use tenterhook_models::error::ModelError;
 use tenterhook_record::run::RunError;
 use tenterhook_train::config::Problems;
+use tenterhook_train::{Together, WorldError};
 
 use crate::training::BeginError;
 
@@ -28,6 +29,25 @@ impl CliError {
         Self { message: message.into(), exit_code: 1 }
     }
 
+    /// The same, which others have told already, or will.
+    pub(super) fn untold(self) -> Self {
+        Self { message: String::new(), ..self }
+    }
+
+    /// The same with something before it.
+    pub(super) fn of(self, whose: &str) -> Self {
+        Self { message: format!("{whose}: {}", self.message), ..self }
+    }
+
+    /// An end with this exit code that somebody else has told about.
+    pub(super) fn with_code(exit_code: u8) -> Self {
+        Self { message: String::new(), exit_code }
+    }
+
+    pub(super) fn is_untold(&self) -> bool {
+        self.message.is_empty()
+    }
+
     pub(super) fn exit_code(&self) -> u8 {
         self.exit_code
     }
@@ -36,6 +56,21 @@ impl CliError {
 impl fmt::Display for CliError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+impl From<WorldError> for CliError {
+    fn from(error: WorldError) -> Self {
+        Self::bad_input(error.to_string())
+    }
+}
+
+impl<E: Into<CliError>> From<Together<E>> for CliError {
+    fn from(error: Together<E>) -> Self {
+        match error {
+            Together::Own(error) => error.into(),
+            Together::Others(error) => error.into(),
+        }
     }
 }
 

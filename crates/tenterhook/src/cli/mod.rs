@@ -16,6 +16,7 @@ mod generate;
 mod heads;
 mod hooks;
 mod hooks_file;
+mod launch;
 mod lens;
 mod markdown;
 mod memory;
@@ -149,7 +150,9 @@ pub fn run_with<S: Into<OsString> + Clone>(
         Ok(Outcome::Degraded) => ExitCode::from(4),
         Ok(Outcome::Interrupted) => ExitCode::from(75),
         Err(error) => {
-            output::error(&error.to_string());
+            if !error.is_untold() {
+                output::error(&error.to_string());
+            }
             ExitCode::from(error.exit_code())
         }
     }

@@ -4,15 +4,18 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tenterhook_hooks::HookRegistry;
+use tenterhook_record::disk;
 use tenterhook_record::run::{self, RunDir};
+use tenterhook_train::World;
 use tenterhook_train::config::{Document, Problems};
 
 use super::carry_out::carry_out;
 use super::dashboard::DashboardArgs;
 use super::error::CliError;
+use super::launch::{Asked, LaunchArgs};
 use super::output::{self, shell_words};
 use super::{Outcome, device, log_more};
-use crate::training::{HooksFile, Plan, Start};
+use crate::training::{HooksFile, How, Plan, Start};
 
 /// Train a model from a configuration.
 ///
@@ -23,7 +26,9 @@ use crate::training::{HooksFile, Plan, Start};
   tenterhook train run.toml --set train.steps=1000 --set optimizer.0.lr=1e-3
   tenterhook train run.toml --resume
   tenterhook train run.toml --hooks watch.toml
-  tenterhook train run.toml --serve --port 8000")]
+  tenterhook train run.toml --serve --port 8000
+  mpirun -n 4 tenterhook train run.toml
+  tenterhook train run.toml --ranks 4 --restarts 10")]
 pub(super) struct TrainArgs {
     /// The configuration, TOML or JSON.
     config: PathBuf,
@@ -50,6 +55,8 @@ pub(super) struct TrainArgs {
     serve: bool,
     #[command(flatten)]
     dashboard: DashboardArgs,
+    #[command(flatten)]
+    launch: LaunchArgs,
     /// No progress bar.
     #[arg(long, short)]
     quiet: bool,
@@ -62,43 +69,82 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
     if !args.serve && (args.dashboard.port.is_some() || args.dashboard.control) {
         return Err(CliError::bad_input("--port and --control are for the dashboard; add --serve"));
     }
+    if args.launch.is_wanted() {
+        let resume = args.resume.as_ref().map(|run| run.as_deref());
+        return args.launch.run(&Asked { resume, fork: args.fork.is_some() });
+    }
+    in_world(|world| train_in(args, registry, world))
+}
+
+/// Does something in the world that the process was started in. What all ranks fail of is told by rank 0.
+pub(super) fn in_world(work: impl FnOnce(&World) -> Result<Outcome, CliError>) -> Result<Outcome, CliError> {
+    let world = World::join()?;
+    work(&world).map_err(|error| match world.is_first() {
+        true => error,
+        false if world.is_over() => error.untold(),
+        false => error.of(&format!("rank {} on {}", world.rank(), world.hosts()[world.rank()])),
+    })
+}
+
+fn train_in(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<Outcome, CliError> {
+    let plan = world.all_well("the configuration", plan_of(args, registry, world))?;
+    let device = world.all_well("the device", device_of(args.device.as_deref(), &plan))?;
+    set_up_process(&plan);
+    let resumed = args.resume.as_ref().map(|run| find_run(&plan, run.as_deref()));
+    // Rank 0 says which run is meant: it alone looks into directories that change meanwhile.
+    let resumed =
+        world.all_well("the run to resume", if world.is_first() { resumed.transpose() } else { Ok(None) })?;
+    // Before anything is made: a port may be taken.
+    let served = args.serve && world.is_first();
+    let dashboard = served.then(|| args.dashboard.start(&runs_to_show(&plan, resumed.as_deref())));
+    let _dashboard = world.all_well("the dashboard", dashboard.transpose())?;
+    let forked = args.fork.as_ref().map(|run| run::find(&plan.config.run.dir, run));
+    let forked = world.all_well("the run to fork", forked.transpose())?;
+    let nowhere = PathBuf::new();
+    let how = match (&args.resume, &forked) {
+        (Some(_), _) => How::Resume(resumed.as_deref().unwrap_or(&nowhere)),
+        (None, Some(run)) => How::Fork(run),
+        (None, None) => How::New,
+    };
+    let args_given = std::env::args().collect();
+    let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
+    let begun = start.begin(how)?;
+    if world.is_first() {
+        tell_run(args, &begun.run_dir)?;
+        if args.resume.is_some() && begun.resumed.is_none() {
+            output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
+        }
+    }
+    let resume = resume_command(args, &begun.run_dir);
+    let ended = carry_out(begun, args.quiet, args.json)?;
+    match args.json {
+        _ if !world.is_first() => {}
+        true => output::json(&ended.to_json())?,
+        false => ended.tell(&resume),
+    }
+    ended.outcome()
+}
+
+fn plan_of(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<Plan, CliError> {
     let mut document = read_document(&args.config, &args.set)?;
     if let Some(file) = &args.hooks {
         document.add_hooks(HooksFile::read(file)?.specs(registry)?);
     }
     let runs_dir = args.runs_dir.as_deref();
-    let plan = match args.resume {
-        Some(_) => check_plan(&document, runs_dir, registry)?,
-        None => Plan::check_new(&document, registry, runs_dir)?,
+    // The place of a new run is for rank 0 to look at: it makes it, and then the place is taken.
+    let plan = match args.resume.is_some() || !world.is_first() {
+        true => check_plan(&document, runs_dir, registry)?,
+        false => Plan::check_new(&document, registry, runs_dir)?,
     };
-    let device = device_of(args.device.as_deref(), &plan)?;
-    set_up_process(&plan);
-    let resumed = args.resume.as_ref().map(|run| find_run(&plan, run.as_deref())).transpose()?;
-    // Before anything is made: a port may be taken.
-    let _dashboard = match args.serve {
-        true => Some(args.dashboard.start(&runs_to_show(&plan, resumed.as_deref()))?),
-        false => None,
-    };
-    let args_given = std::env::args().collect();
-    let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
-    let begun = match (&resumed, &args.fork) {
-        (Some(run), _) => {
-            let begun = start.resume(run)?;
-            if begun.resumed.is_none() {
-                output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
-            }
-            begun
-        }
-        (None, Some(run)) => start.fork(&run::find(&plan.config.run.dir, run)?)?,
-        (None, None) => start.new_one()?,
-    };
-    let resume = resume_command(args, &begun.run_dir);
-    let ended = carry_out(begun, args.quiet, args.json)?;
-    match args.json {
-        true => output::json(&ended.to_json())?,
-        false => ended.tell(&resume),
-    }
-    ended.outcome()
+    Ok(plan.in_world(world.clone()))
+}
+
+/// Tells whoever started this process which run it is.
+fn tell_run(args: &TrainArgs, run: &Path) -> Result<(), CliError> {
+    let Some(file) = &args.launch.tell_run else { return Ok(()) };
+    let run = std::path::absolute(run).unwrap_or_else(|_| run.to_path_buf());
+    disk::atomic_write(file, |to| to.write_all(run.to_string_lossy().as_bytes()))
+        .map_err(|error| CliError::failed(format!("{}: {error}", file.display())))
 }
 
 /// The directory of runs that a dashboard shows: the one that the run is in, which may be elsewhere when it is resumed.
@@ -176,8 +222,23 @@ pub(super) fn set_up_process(plan: &Plan) {
     if plan.config.train.debug {
         log_more();
     }
-    if let Some(threads) = plan.config.train.threads {
+    set_threads(plan.config.train.threads, plan.world());
+}
+
+/// So many threads for computing; without a number, a rank's share of the machine's.
+pub(super) fn set_threads(given: Option<usize>, world: &World) {
+    if let Some(threads) = given.or_else(|| threads_of_rank(world)) {
         // Another pool may be there already when a user's own main calls us; then that one is meant.
         let _ = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
     }
+}
+
+/// How many threads a rank gets: its share of the machine's, unless the launcher or the user has given it some.
+fn threads_of_rank(world: &World) -> Option<usize> {
+    let given = std::env::var_os("RAYON_NUM_THREADS").is_some();
+    let mine = std::thread::available_parallelism().map_or(1, usize::from);
+    let all =
+        std::fs::read_to_string("/proc/cpuinfo").map_or(mine, |text| text.matches("processor\t").count());
+    // Fewer than there are: it is bound to these.
+    (!given && !world.is_alone() && mine >= all).then(|| (mine / world.on_this_host()).max(1))
 }

@@ -9,7 +9,7 @@ use tenterhook_record::checkpoints::{self, CheckpointRef};
 use tenterhook_record::disk;
 use tenterhook_record::run::{self, RunDir, RunError, RunLock, RunRecord, git_state};
 use tenterhook_train::config::{Problems, differences, redacted_args};
-use tenterhook_train::{Run, RunFacts, TrainError, Trainer};
+use tenterhook_train::{Run, RunFacts, TrainError, Trainer, WorldError};
 
 use super::plan::{Assembled, Plan};
 
@@ -39,6 +39,9 @@ pub enum BeginError {
     /// A checkpoint or the record does not fit.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// Another rank failed, or has another configuration.
+    #[error(transparent)]
+    World(#[from] WorldError),
     /// There is nothing to go on from.
     #[error("{0}")]
     Nothing(String),
@@ -101,6 +104,7 @@ impl Start<'_> {
             config_toml: self.plan.recorded().to_toml(),
             seed: self.plan.config.run.seed,
             threads: rayon::current_num_threads(),
+            ranks: self.plan.world().hosts_of_several(),
             args: redacted_args(self.args.clone()),
             parent: self.parent.clone(),
             data: assembled.data.clone(),
@@ -211,7 +215,11 @@ impl Start<'_> {
     }
 }
 
-fn begun(trainer: Trainer, resumed: Option<(String, u64)>, skipped: Vec<(CheckpointRef, String)>) -> Begun {
+pub(super) fn begun(
+    trainer: Trainer,
+    resumed: Option<(String, u64)>,
+    skipped: Vec<(CheckpointRef, String)>,
+) -> Begun {
     let state = trainer.state();
     Begun {
         run_id: state.run_id.clone(),

@@ -5,6 +5,7 @@ mod hooks_file;
 mod place;
 mod plan;
 mod task;
+mod together;
 
 pub use begin::{BeginError, Begun, Origin, Start};
 pub(crate) use begin::{newest_checkpoint, put_aside};
@@ -12,6 +13,7 @@ pub use hooks_file::{Attached, HooksFile};
 pub use place::Place;
 pub use plan::{Outline, Plan, schema};
 pub use task::LanguageTask;
+pub use together::How;
 
 use tenterhook_hooks::HookRegistry;
 

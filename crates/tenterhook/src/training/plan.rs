@@ -12,12 +12,12 @@ use tenterhook_models::{Model, ModelDescription};
 use tenterhook_record::name::check_run_name;
 use tenterhook_record::run::RunDir;
 use tenterhook_train::config::{
-    Document, Problems, RunConfig, Section, SubSchemas, resume_differences, schema_of,
+    BatchOf, Document, Problems, RunConfig, Section, SubSchemas, resume_differences, schema_of,
 };
 use tenterhook_train::data::{DataConfig, DataKind, Loader, Mixture, ModelFacts, Role};
 use tenterhook_train::optim::{Optimizer, OptimizerConfig};
 use tenterhook_train::schedule::{ScheduleConfig, ScheduleError};
-use tenterhook_train::{Settings, TrainError, Trainer};
+use tenterhook_train::{Settings, TrainError, Trainer, World};
 
 use super::LanguageTask;
 use super::place::Place;
@@ -34,6 +34,7 @@ pub struct Plan {
     val: Vec<DataConfig>,
     optimizers: Vec<OptimizerConfig>,
     schedule: ScheduleConfig,
+    world: World,
     /// No problems, with the lines of the file: for those that show only when the run is put together.
     no_problems: Problems,
 }
@@ -110,9 +111,9 @@ impl Plan {
         {
             problems.add("model.from", format!("there is no directory {}", from.display()));
         }
-        let no_problems = Problems::default();
+        let (world, no_problems) = (World::alone(), Problems::default());
         let (config, model, schedule) = (config.clone(), model?, schedule?);
-        Some(Self { config, model, train, val, optimizers, schedule, no_problems })
+        Some(Self { config, model, train, val, optimizers, schedule, world, no_problems })
     }
 
     /// As [`check`](Self::check), for a new run: its directory must be one that can be made, in `runs_dir` where that is given.
@@ -136,6 +137,16 @@ impl Plan {
             }
             _ => Err(problems),
         }
+    }
+
+    /// The same for a run that several processes train together, of which this is one.
+    pub fn in_world(self, world: World) -> Self {
+        Self { world, ..self }
+    }
+
+    /// The processes that train together; this one alone, unless it was told of others.
+    pub fn world(&self) -> &World {
+        &self.world
     }
 
     /// What has changed since a run was recorded, and may not change when it is resumed.
@@ -230,11 +241,12 @@ impl Plan {
     ) -> Result<Trainer, TrainError> {
         let seed = self.config.run.seed;
         let mixture = Mixture::new(train, self.config.train.loader_strategy, seed)?;
-        let settings = Settings::from_config(&self.config.train, seed, &mixture);
+        let ranks = self.config.ranks.clone();
+        let settings = Settings { ranks, ..Settings::from_config(&self.config.train, seed, &mixture) };
         let task =
             LanguageTask::new(model).map_err(|error| TrainError::Setup(format!("the tokenizer: {error}")))?;
         let trainer = Trainer::new(std::sync::Arc::new(task), mixture, optimizers, settings)?;
-        Ok(trainer.with_schedule(&self.schedule)?.with_validation(val))
+        Ok(trainer.with_schedule(&self.schedule)?.with_validation(val).with_world(self.world.clone()))
     }
 
     /// The hooks of the configuration. What every run has, the trainer has already.
@@ -308,7 +320,10 @@ impl Plan {
             move |text: &str| -> Result<Vec<u32>, BoxError> { Ok(tokenizer.encode(text, false)?) }
         });
         let encode = encode.as_ref().map(|encode| encode as &dyn Fn(&str) -> Result<Vec<u32>, BoxError>);
-        let loader = set.open(name, role, Path::new(""), facts, self.config.run.seed, encode)?;
+        let mut loader = set.open(name, role, Path::new(""), facts, self.config.run.seed, encode)?;
+        if role == Role::Train && self.config.ranks.batch == BatchOf::EachRank {
+            loader.batch = loader.batch.saturating_mul(self.world.size());
+        }
         if let (Model::Mlp(_), Some(length)) = (model, loader.dataset.sequence_length())
             && length != model.context()
         {

@@ -33,9 +33,13 @@ impl LanguageTask {
 fn targets_of(output: &Tensor, batch: &Batch) -> Result<Tensor> {
     let targets = batch.get("targets")?;
     match (output.rank(), targets.rank()) {
-        (2, 2) => targets.narrow(1, targets.dim(1)? - 1, 1)?.squeeze(1)?.contiguous(),
+        (2, 2) => last_of(targets),
         _ => Ok(targets.clone()),
     }
+}
+
+fn last_of(targets: &Tensor) -> Result<Tensor> {
+    targets.narrow(1, targets.dim(1)? - 1, 1)?.squeeze(1)?.contiguous()
 }
 
 impl TrainModel for LanguageTask {
@@ -61,6 +65,16 @@ impl TrainModel for LanguageTask {
 
     fn train_loss(&self, output: &Tensor, batch: &Batch, pass: &Pass) -> Result<Tensor> {
         self.model.loss_of(output, &targets_of(output, batch)?, Some(IGNORED), pass)
+    }
+
+    fn loss_weight(&self, batch: &Batch) -> Result<f64> {
+        let targets = batch.get("targets")?;
+        let targets = match (&self.model, targets.rank()) {
+            (Model::Mlp(_), 2) => last_of(targets)?,
+            _ => targets.clone(),
+        };
+        let targets = targets.flatten_all()?.to_dtype(candle_core::DType::I64)?.to_vec1::<i64>()?;
+        Ok(targets.into_iter().filter(|target| *target != IGNORED).count() as f64)
     }
 
     fn evaluate(&self, output: &Tensor, batch: &Batch) -> Result<Evaluation> {

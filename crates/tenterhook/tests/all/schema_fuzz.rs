@@ -15,6 +15,7 @@ fn good() -> Value {
         "train": {"steps": 1},
         "optimizer": [{"kind": "adamw", "lr": 0.1}],
         "schedule": {"kind": "constant"},
+        "ranks": {},
         "hooks": [],
         "hooks_config": {},
     })
@@ -100,6 +101,7 @@ fn p33_every_field_of_the_schema_refuses_wrong_types_by_its_path() {
         ("model", "/model", &schema["properties"]["model"]),
         ("train", "/train", &schema["properties"]["train"]),
         ("schedule", "/schedule", &schema["properties"]["schedule"]),
+        ("ranks", "/ranks", &schema["properties"]["ranks"]),
         ("hooks_config", "/hooks_config", &schema["properties"]["hooks_config"]),
         ("data.train[0]", "/data/train/0", &schema["$defs"]["data"]),
         ("data.val[0]", "/data/val/0", &schema["$defs"]["data"]),

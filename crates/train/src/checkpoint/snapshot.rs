@@ -49,6 +49,9 @@ pub(crate) struct State {
     pub(crate) format: u64,
     pub(crate) run_id: String,
     pub(crate) seed: u64,
+    /// How many processes trained together.
+    #[serde(default = "one")]
+    pub(crate) ranks: usize,
     pub(crate) progress: Progress,
     /// Per optimizer, what it keeps that is not a tensor.
     pub(crate) optimizers: Vec<Value>,
@@ -61,6 +64,10 @@ pub(crate) struct State {
     pub(crate) hooks: Vec<SavedHook>,
 }
 
+fn one() -> usize {
+    1
+}
+
 impl State {
     pub(crate) fn new(run_id: &str, seed: u64, progress: Progress, optimizers: Vec<Value>) -> Self {
         let run_id = run_id.to_string();
@@ -68,6 +75,7 @@ impl State {
             format: STATE_FORMAT,
             run_id,
             seed,
+            ranks: 1,
             progress,
             optimizers,
             metrics_bytes: None,

@@ -6,7 +6,7 @@ use super::path;
 use tenterhook_record::differences::{Difference, HOOK_ORDER, differences_with};
 
 /// These change neither the weights nor the data.
-const FREE: [&str; 9] = [
+const FREE: [&str; 11] = [
     "run",
     "train.steps",
     "train.epochs",
@@ -16,6 +16,8 @@ const FREE: [&str; 9] = [
     "train.debug",
     "train.keep_checkpoints",
     "train.checkpoint_every",
+    "ranks.check_every",
+    "ranks.bucket_mb",
 ];
 
 /// Hooks that only tell.

@@ -13,13 +13,14 @@ use super::document::Document;
 use super::hooks_config::HooksConfig;
 use super::path;
 use super::problems::Problems;
+use super::ranks::RanksSection;
 use super::section::{check_section, unknown_key};
 use super::train::TrainSection;
 use super::write::without_nulls;
 
 /// The sections that a configuration can have.
-const SECTIONS: [&str; 8] =
-    ["run", "model", "data", "train", "optimizer", "schedule", "hooks", "hooks_config"];
+const SECTIONS: [&str; 9] =
+    ["run", "model", "data", "train", "optimizer", "schedule", "ranks", "hooks", "hooks_config"];
 
 /// What the run is called and where its files go.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -119,6 +120,8 @@ pub struct RunConfig {
     pub optimizer: Vec<Section>,
     /// How the learning rate changes; constant without one.
     pub schedule: Option<Section>,
+    /// How several processes train together.
+    pub ranks: RanksSection,
     /// The hooks: those of `[[hooks]]`, then those of `[hooks_config]`.
     pub hooks: Vec<Section>,
 }
@@ -131,6 +134,7 @@ impl RunConfig {
         let root = document.value().as_object().unwrap_or(&empty);
         let run = typed(root, "run", problems, RunSection::problems);
         let train = typed(root, "train", problems, TrainSection::problems);
+        let ranks = typed(root, "ranks", problems, RanksSection::problems);
         let model = table(root, "model", problems);
         if !root.contains_key("model") {
             problems.add("model", "missing section, such as [model] with kind = \"gpt\"");
@@ -145,7 +149,8 @@ impl RunConfig {
         }
         let schedule = table(root, "schedule", problems);
         let hooks = Self::hooks_of(document, problems);
-        let config = Self { run: run?, model: model?, data, train: train?, optimizer, schedule, hooks };
+        let (run, model, train, ranks) = (run?, model?, train?, ranks?);
+        let config = Self { run, model, data, train, optimizer, schedule, ranks, hooks };
         (problems.len() == before).then_some(config)
     }
 
@@ -190,6 +195,7 @@ impl RunConfig {
             train: typed(root, "train", &mut unheard, |_| Vec::new()).unwrap_or_default(),
             optimizer: list(root.get("optimizer"), "optimizer", &mut unheard),
             schedule: table(root, "schedule", &mut unheard),
+            ranks: typed(root, "ranks", &mut unheard, |_| Vec::new()).unwrap_or_default(),
             hooks,
         }
     }

@@ -216,6 +216,7 @@ fn a_wrong_value_is_reported_at_its_key_and_nowhere_else() {
     for (name, schema) in [
         ("run", schema_of::<RunSection>()),
         ("train", schema_of::<TrainSection>()),
+        ("ranks", schema_of::<RanksSection>()),
         ("hooks_config", schema_of::<HooksConfig>()),
     ] {
         for (key, property) in schema["properties"].as_object().unwrap() {

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use tenterhook_hooks::{HookRegistry, KindInfo, OptionInfo, Selector};
 
 use super::hooks_config::HooksConfig;
+use super::ranks::RanksSection;
 use super::run::RunSection;
 use super::section::schema_of;
 use super::train::TrainSection;
@@ -40,6 +41,7 @@ pub fn schema(parts: SubSchemas, registry: &HookRegistry) -> Value {
             "train": schema_of::<TrainSection>(),
             "optimizer": one_or_many("optimizer", 1),
             "schedule": parts.schedule,
+            "ranks": schema_of::<RanksSection>(),
             "hooks": one_or_many("hook", 0),
             "hooks_config": schema_of::<HooksConfig>(),
         },
@@ -132,7 +134,7 @@ mod tests {
         let parts = SubSchemas { model: recursive, data: any(), optimizer: any(), schedule: any() };
         let schema = schema(parts, &HookRegistry::standard());
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
-        for section in ["run", "train", "hooks_config"] {
+        for section in ["run", "train", "ranks", "hooks_config"] {
             let properties = schema["properties"][section]["properties"].as_object().unwrap();
             assert!(properties.len() >= 3);
             for (key, property) in properties {

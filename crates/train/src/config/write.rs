@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table};
 
+use super::ranks::RanksSection;
 use super::run::{RunConfig, Section};
 
 /// Options of hooks that are never written, because who reads them can use them.
@@ -37,6 +38,8 @@ impl RunConfig {
             ("train", json(&self.train)),
             ("optimizer", list(&self.optimizer)),
             ("schedule", self.schedule.as_ref().map_or(Value::Null, |schedule| schedule.value.clone())),
+            // Left out where nothing is said: a run is the same with any number of ranks.
+            ("ranks", unusual(json(&self.ranks), &json(&RanksSection::default()))),
             ("hooks", hooks.collect()),
         ];
         let sections = sections.into_iter().filter(|(_, value)| !value.is_null());
@@ -51,6 +54,14 @@ impl RunConfig {
         }
         document.to_string()
     }
+}
+
+/// What differs from the usual; null when nothing does.
+fn unusual(section: Value, usual: &Value) -> Value {
+    let keys =
+        section.as_object().into_iter().flatten().filter(|(key, value)| usual[key.as_str()] != **value);
+    let keys: Map<String, Value> = keys.map(|(key, value)| (key.clone(), value.clone())).collect();
+    if keys.is_empty() { Value::Null } else { Value::Object(keys) }
 }
 
 /// Sections of ours have text keys and finite numbers, which always are JSON.

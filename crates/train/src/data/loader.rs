@@ -7,6 +7,16 @@ use tenterhook_hooks::Batch;
 use tenterhook_hooks::random::Stream;
 
 use super::{DataError, Dataset, Permutation};
+use crate::world::Share;
+
+/// A rank's part of a batch.
+pub(super) struct PartOfBatch {
+    pub(super) batch: Batch,
+    /// Which example of the whole batch is its first.
+    pub(super) first_row: usize,
+    /// Whether its examples are this rank's: with fewer examples than ranks, some compute one that is another's.
+    pub(super) counts: bool,
+}
 
 /// Cuts a data set into batches. Which examples a batch holds is a function of (seed, name, epoch, index).
 #[derive(Clone)]
@@ -66,6 +76,30 @@ impl Loader {
             return Err(DataError::NoBatch { name: self.name.clone(), batch: batch_idx, len });
         }
         self.dataset.batch(&indices, device)
+    }
+
+    /// A rank's part of this batch of this epoch, and where in it the part begins. A rank for which there is no example gets the first one;
+    /// it does not count, see [`PartOfBatch::counts`].
+    pub(super) fn part(
+        &self,
+        epoch: u64,
+        batch_idx: u64,
+        share: Share,
+        device: &Device,
+    ) -> Result<PartOfBatch, DataError> {
+        if share == Share::WHOLE {
+            let batch = self.batch(epoch, batch_idx, device)?;
+            return Ok(PartOfBatch { batch, first_row: 0, counts: true });
+        }
+        let indices = self.indices(epoch, batch_idx);
+        let own = share.of(indices.len());
+        let (own, counts) = if own.is_empty() { (0..indices.len().min(1), false) } else { (own, true) };
+        if own.is_empty() {
+            let len = self.batches_per_epoch();
+            return Err(DataError::NoBatch { name: self.name.clone(), batch: batch_idx, len });
+        }
+        let first_row = own.start;
+        Ok(PartOfBatch { batch: self.dataset.batch(&indices[own], device)?, first_row, counts })
     }
 
     fn batch_size(&self) -> u64 {

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use tenterhook_hooks::Batch;
 use tenterhook_hooks::random::Stream;
 
+use super::loader::PartOfBatch;
 use super::{Cursor, DataError, Loader};
+use crate::world::Share;
 
 /// How several data sets take turns. An epoch has as many batches as all of them together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -65,6 +67,10 @@ pub struct Next {
     pub batch_idx: u64,
     /// The examples.
     pub batch: Batch,
+    /// Which example of the whole batch is the first of these; 0 but for a rank's part.
+    pub first_row: usize,
+    /// Whether these examples count: a rank for which a batch has none gets one that is another's.
+    pub counts: bool,
 }
 
 /// A batch by its address: what is known before anything is read.
@@ -125,14 +131,25 @@ impl Mixture {
     /// The batch at the cursor, which then stands behind it; `None` at the end of the epoch, where [`Cursor::next_epoch`] goes on.
     /// After an error the cursor is where it was.
     pub fn next(&self, cursor: &mut Cursor, device: &Device) -> Result<Option<Next>, DataError> {
+        self.next_part(cursor, Share::WHOLE, device)
+    }
+
+    /// The same for one rank of several: its part of the batch. The parts of all ranks together are the batch.
+    pub fn next_part(
+        &self,
+        cursor: &mut Cursor,
+        share: Share,
+        device: &Device,
+    ) -> Result<Option<Next>, DataError> {
         self.check(cursor)?;
         let Some(Pick { loader, epoch, batch: batch_idx }) = self.pick(cursor) else {
             return Ok(None);
         };
-        let batch = self.loaders[loader].batch(epoch, batch_idx, device)?;
+        let PartOfBatch { batch, first_row, counts } =
+            self.loaders[loader].part(epoch, batch_idx, share, device)?;
         cursor.taken[loader] = cursor.taken[loader].saturating_add(1);
         cursor.batch += 1; // below the length of the epoch
-        Ok(Some(Next { loader_idx: loader, batch_idx, batch }))
+        Ok(Some(Next { loader_idx: loader, batch_idx, batch, first_row, counts }))
     }
 
     /// Whether a cursor is one of this mixture.

@@ -99,6 +99,10 @@ impl Hook for ConsoleLog {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_metrics(&mut self, row: &MetricsRow, cx: &mut Cx) -> HookResult {
         let due = row.step == 1 || row.step.is_multiple_of(self.options.log_every_n_batches);
         if is_step_row(row) && !due {

@@ -91,6 +91,10 @@ impl Hook for CsvLog {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
         self.file.open(self.options.path.as_deref(), "csv", cx)?;
         match self.file.is_empty() {

@@ -75,6 +75,10 @@ impl Hook for JsonLog {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
         self.file.open(self.options.path.as_deref(), "jsonl", cx)
     }

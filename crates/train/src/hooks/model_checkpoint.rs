@@ -197,6 +197,10 @@ impl Hook for ModelCheckpoint {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
         let names = self.state.kept.iter().map(|kept| &kept.name).chain(&self.state.last);
         names.for_each(|name| hold(name, cx));

@@ -144,6 +144,10 @@ impl Hook for ModelSummary {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
         let Some(state) = cx.state() else { return Ok(()) };
         above_bar(cx, || self.table(state).iter().for_each(|line| self.console.line(line)));

@@ -136,6 +136,10 @@ impl Hook for Progress {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
         let Some(state) = cx.state() else { return Ok(()) };
         self.pace = Some(Pace { began: Instant::now(), step: state.step, tokens: state.tokens_seen });

@@ -11,7 +11,7 @@ use tenterhook_nn::parallel::{self, Chunks};
 pub(super) const CHUNK: usize = 1 << 15;
 
 /// f32 and f64.
-pub(super) trait Real: WithDType + std::ops::Neg<Output = Self> {
+pub(crate) trait Real: WithDType + std::ops::Neg<Output = Self> + std::ops::AddAssign {
     /// Values below this are far enough from overflow that rounding cannot matter.
     const SAFE: f64;
     fn sqrt(self) -> Self;
@@ -200,7 +200,7 @@ pub(super) fn largest<T: Real>(tensor: &Tensor) -> Result<f64> {
 }
 
 /// Calls `f` with the elements of a CPU tensor in row-major order (copied first where it is a strided view).
-pub(super) fn read<T: Real, R>(tensor: &Tensor, f: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
+pub(crate) fn read<T: Real, R>(tensor: &Tensor, f: impl FnOnce(&[T]) -> Result<R>) -> Result<R> {
     let tensor = tensor.contiguous()?;
     let (storage, layout) = tensor.storage_and_layout();
     match (&*storage, layout.contiguous_offsets()) {

@@ -37,6 +37,7 @@ use tenterhook_nn::Params;
 pub use config::{Kind, OptimizerConfig, Patterns};
 pub use error::OptimError;
 pub use group::Group;
+pub(crate) use kernel::{Real, read};
 pub(crate) use norm::sum_of_squares;
 pub use norm::{Clip, NonFinite, Norms, clip_scale, first_non_finite, grad_norms};
 pub use state::ParamState;

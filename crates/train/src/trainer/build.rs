@@ -1,6 +1,7 @@
 //! Setting a trainer up.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use tenterhook_nn::GradBuffers;
 
 use super::Trainer;
 use super::control::Outside;
-use crate::config::{OnCheckpointFailure, OnNonFinite, TrainSection, ValidateEvery};
+use super::ranks::Agreed;
+use crate::config::{OnCheckpointFailure, OnNonFinite, RanksSection, TrainSection, ValidateEvery};
 use crate::data::{Loader, Mixture};
 use crate::error::TrainError;
 use crate::interrupt::Interrupt;
@@ -20,6 +22,7 @@ use crate::progress::Progress;
 use crate::run::Run;
 use crate::schedule::{Schedule, ScheduleConfig};
 use crate::watchdog::Whereabouts;
+use crate::world::World;
 
 /// How a run goes.
 #[derive(Clone, Debug)]
@@ -60,6 +63,8 @@ pub struct Settings {
     pub watchdog: Option<Duration>,
     /// Whether failures of hooks come with their backtraces.
     pub debug: bool,
+    /// How several processes train together.
+    pub ranks: RanksSection,
 }
 
 impl Settings {
@@ -84,6 +89,7 @@ impl Settings {
             log_every: 1,
             watchdog: Some(Duration::from_secs(60)),
             debug: false,
+            ranks: RanksSection::default(),
         }
     }
 
@@ -142,7 +148,7 @@ impl Settings {
     }
 }
 
-/// A trainer of a kind: `simple`, for one process.
+/// A trainer of a kind: `simple` for one process, `accelerate` for as many as were started together, see [`World::join`].
 pub fn get_trainer(
     kind: &str,
     model: Arc<dyn TrainModel>,
@@ -151,8 +157,9 @@ pub fn get_trainer(
     settings: Settings,
 ) -> Result<Trainer, TrainError> {
     match kind {
-        // With one process there is nothing to reduce: the same trainer with the same events.
-        "simple" | "accelerate" => Trainer::new(model, data, optimizers, settings),
+        "simple" => Trainer::new(model, data, optimizers, settings),
+        // The same trainer with the same events, whatever the number of processes.
+        "accelerate" => Ok(Trainer::new(model, data, optimizers, settings)?.with_world(World::join()?)),
         other => Err(TrainError::Setup(format!(
             "no trainer is called `{other}`; there are `simple` and `accelerate`"
         ))),
@@ -218,6 +225,9 @@ impl Trainer {
             logs_to_keep: None,
             outside: Outside::default(),
             leaving: false,
+            world: World::alone(),
+            agreed: Agreed::default(),
+            began_at: 0,
         };
         trainer.state.optimizers = trainer.describe_optimizers();
         trainer.add_usual_hooks().map_err(|error| TrainError::Setup(error.to_string()))?;
@@ -242,6 +252,12 @@ impl Trainer {
         self.state.run_id = run.id().to_string();
         self.state.run_dir = Some(run.path().to_path_buf());
         self.run = Some(run);
+        self
+    }
+
+    /// The same for a rank that keeps no record: it knows the run's id and directory, which rank 0 has made.
+    pub fn with_record_of_first(mut self, run_id: String, dir: PathBuf) -> Self {
+        (self.state.run_id, self.state.run_dir) = (run_id, Some(dir));
         self
     }
 

@@ -7,6 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tenterhook_hooks::CapturedState;
 use tenterhook_record::disk;
+use tenterhook_record::name::file_safe;
+use tenterhook_record::run::RunDir;
 
 use super::Trainer;
 use crate::checkpoint::as_safetensors;
@@ -15,20 +17,32 @@ use crate::error::TrainError;
 impl Trainer {
     /// Writes the captured states of every hook that has any into a file of its own.
     pub(super) fn write_captures(&self) -> Result<(), TrainError> {
-        let Some(run) = &self.run else { return Ok(()) };
+        let Some(dir) = self.state.run_dir.as_deref() else { return Ok(()) };
+        let dir = RunDir::open(dir).map_err(|error| TrainError::Record(error.to_string()))?.captures();
         for hook in self.hooks.list_hooks() {
             let states = self.hooks.get_captured_states(&hook.id);
             let states = states.map_err(|error| TrainError::Record(error.to_string()))?;
             if states.is_empty() {
                 continue;
             }
-            let path = run.captures_file(&hook.id);
-            // Only the one directory: a run whose own is gone is not brought back.
-            let made = path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), disk::create_dir);
+            let path = dir.join(self.captures_file(&hook.id));
+            // Only the one directory: a run whose own is gone is not brought back. Another rank may be doing the same.
+            let made = if dir.is_dir() {
+                Ok(())
+            } else {
+                disk::create_dir(&dir).or_else(|error| if dir.is_dir() { Ok(()) } else { Err(error) })
+            };
             made.and_then(|()| write_captured(&path, states))
                 .map_err(|error| TrainError::Record(format!("{}: {error}", path.display())))?;
         }
         Ok(())
+    }
+
+    /// What a hook captured since this start of the run; every rank has a file of its own.
+    fn captures_file(&self, hook_id: &str) -> String {
+        let rank =
+            if self.world.is_alone() { String::new() } else { format!("-rank{:04}", self.world.rank()) };
+        format!("{}-{:08}{rank}.safetensors", file_safe(hook_id), self.began_at)
     }
 }
 

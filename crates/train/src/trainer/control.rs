@@ -18,6 +18,8 @@ const BETWEEN_RECEIPTS: Duration = Duration::from_secs(1);
 pub(super) struct Outside {
     /// Changes of hooks that are made again at their steps: those of the run that is repeated, or of this one after its checkpoint.
     again: VecDeque<HookChange>,
+    /// Hooks that were switched on or off since the last step: other ranks do the same.
+    pub(super) switched: Vec<(String, bool)>,
     began: Instant,
     receipts_at: Instant,
 }
@@ -25,7 +27,7 @@ pub(super) struct Outside {
 impl Default for Outside {
     fn default() -> Self {
         let now = Instant::now();
-        Self { again: VecDeque::new(), began: now, receipts_at: now }
+        Self { again: VecDeque::new(), switched: Vec::new(), began: now, receipts_at: now }
     }
 }
 
@@ -89,7 +91,11 @@ impl Trainer {
     }
 
     /// Returns why it cannot be done.
-    fn switch(&mut self, hook: &str, on: bool) -> Option<String> {
+    pub(super) fn switch(&mut self, hook: &str, on: bool) -> Option<String> {
+        if !self.has_here(hook) {
+            return None;
+        }
+        self.outside.switched.push((hook.to_string(), on));
         let switched = if on { self.hooks.enable_hook(hook) } else { self.hooks.disable_hook(hook) };
         switched.err().map(|error| error.to_string())
     }

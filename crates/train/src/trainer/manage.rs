@@ -1,5 +1,6 @@
 //! What callers can do with a trainer beside training: hooks, learning rates, the state.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -29,14 +30,23 @@ impl Trainer {
     /// The same with options.
     pub fn add_hook_with(&mut self, hook: impl Hook, options: HookOptions) -> Result<String, AttachError> {
         self.make_way(hook.kind());
-        self.hooks.register_with(hook, options)
+        let only_on_first = hook.only_on_first_rank();
+        let id = self.hooks.register_with(hook, options)?;
+        if only_on_first {
+            self.note_only_on_first(id.clone());
+        }
+        Ok(id)
     }
 
     /// Attaches a hook by its kind and options, as they stand in a configuration.
     pub fn add_hook_from(&mut self, registry: &HookRegistry, spec: &Value) -> Result<String, AttachError> {
         let (hook, options) = registry.build(spec)?;
         self.make_way(hook.kind());
+        let only_on_first = hook.only_on_first_rank();
         let id = self.hooks.register_boxed(hook, options)?;
+        if only_on_first {
+            self.note_only_on_first(id.clone());
+        }
         self.hook_options.insert(id.clone(), redacted(spec.clone()));
         Ok(id)
     }
@@ -125,6 +135,11 @@ impl Trainer {
     /// Steps taken so far.
     pub fn step(&self) -> u64 {
         self.progress.step
+    }
+
+    /// The checkpoint that was restored, if one was.
+    pub fn resumed_from(&self) -> Option<&Path> {
+        self.resumed_from.as_ref().map(|(path, _)| path.as_path())
     }
 
     /// Whether a hook asked for the end of this run, now or before it was resumed, and why.

@@ -6,6 +6,7 @@ mod control;
 mod manage;
 mod non_finite;
 mod place;
+mod ranks;
 mod resume;
 mod row;
 mod step;
@@ -36,8 +37,10 @@ use crate::progress::{Progress, Stage, Stop, Waiting};
 use crate::run::{LogEnds, Run};
 use crate::schedule::Schedule;
 use crate::watchdog::{Phase, Watchdog, Whereabouts};
+use crate::world::World;
 use control::Outside;
 use place::{Moment, Written};
+use ranks::Agreed;
 
 /// Trains a model, and tells hooks everything that happens.
 ///
@@ -74,6 +77,10 @@ pub struct Trainer {
     outside: Outside,
     /// Whether the run is doing its last save.
     leaving: bool,
+    world: World,
+    agreed: Agreed,
+    /// The step that this process began after.
+    began_at: u64,
 }
 
 /// How a run ended.
@@ -103,9 +110,13 @@ impl Trainer {
     fn train_here(&mut self) -> Result<Finished, TrainError> {
         let limit = self.settings.watchdog;
         let watched = limit.map(|limit| Watchdog::start(limit, self.whereabouts.clone(), self.hooks.clone()));
-        let _watchdog =
-            watched.transpose().map_err(|error| TrainError::Setup(format!("no thread: {error}")))?;
+        let no_thread = |error: std::io::Error| {
+            self.world.fail("no thread");
+            TrainError::Setup(format!("no thread: {error}"))
+        };
+        let _watchdog = watched.transpose().map_err(no_thread)?;
         let result = self.start().and_then(|()| self.work());
+        let result = self.part(result);
         self.finish(result)
     }
 
@@ -114,11 +125,15 @@ impl Trainer {
             if let Some(status) = self.ended()? {
                 return Ok(status);
             }
-            match self.progress.stage {
+            let stage = self.progress.stage;
+            match stage {
                 Stage::EpochStart => self.start_epoch()?,
                 Stage::Step => self.next_step()?,
                 Stage::Validate => self.validate()?,
                 Stage::EpochEnd => self.end_epoch()?,
+            }
+            if stage != Stage::Step {
+                self.come_together(false)?; // a step does it itself
             }
             self.settle()?;
         }
@@ -126,10 +141,12 @@ impl Trainer {
 
     fn start(&mut self) -> Result<(), TrainError> {
         self.start_share();
+        self.began_at = self.progress.step;
         self.state.status = RunStatus::Training;
         if self.resumed_from.is_none() {
             self.begin_events();
         }
+        self.begin_together()?;
         self.record_hooks()?;
         self.announce_resume()?;
         self.fire(Event::TrainStart)?;
@@ -161,6 +178,7 @@ impl Trainer {
         let batches = self.load_batches()?;
         self.take_step(&batches, before)?;
         self.show_receipts();
+        self.come_together(false)?;
         let epoch_over = self.progress.cursor.batch >= self.data.batches_per_epoch() || self.steps_are_done();
         let due = self.validation_is_due(epoch_over);
         self.go_to(if epoch_over { Stage::EpochEnd } else { Stage::Step }, due);
@@ -182,7 +200,9 @@ impl Trainer {
     /// Whether the run is over, and how. The last epoch is ended in good order, a validation that is due is done, but nobody who
     /// interrupts has to wait for either.
     fn ended(&mut self) -> Result<Option<RunStatus>, TrainError> {
-        if self.interrupt.is_raised() {
+        let interrupted =
+            if self.world.is_alone() { self.interrupt.is_raised() } else { self.agreed.interrupted };
+        if interrupted {
             return Ok(Some(RunStatus::Interrupted));
         }
         let between = matches!(self.progress.stage, Stage::EpochStart | Stage::Step);
@@ -298,6 +318,7 @@ impl Trainer {
             return;
         }
         self.progress.degraded = true;
+        self.keep_errors_for_first(&errors);
         if let Some(run) = &mut self.run {
             run.note_errors(&errors, self.progress.step);
         }

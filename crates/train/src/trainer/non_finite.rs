@@ -13,18 +13,40 @@ use crate::error::TrainError;
 use crate::optim::{OptimError, first_non_finite};
 
 impl Trainer {
-    /// The loss of a batch is not finite. Returns why the step is skipped, or ends the run.
-    pub(super) fn non_finite_loss(&mut self, loaded: &Loaded, loss: f64) -> Result<String, TrainError> {
+    /// The loss of a batch is not finite: what there is to say about it.
+    pub(super) fn look_into_loss(&self, loaded: &Loaded, loss: f64) -> String {
         let origin = match self.find_origin(loaded, false) {
             Some(place) => format!("first at {place}"),
             None => "every activation is finite, so it is the loss itself: look at the targets".to_string(),
         };
-        self.judge(format!("the loss is {loss} at {}: {origin}", loaded.named()))
+        format!("the loss is {loss} at {}: {origin}", loaded.named())
     }
 
-    /// A gradient is not finite, after the backward or after an update hook.
+    /// A gradient is not finite, after the backward or after an update hook. `own` are this rank's, `grads` those of all.
+    /// Returns why the step is skipped, or ends the run.
     pub(super) fn non_finite_gradient(
         &mut self,
+        loaded: &Loaded,
+        own: &NamedGrads,
+        grads: &NamedGrads,
+        whence: &str,
+    ) -> Result<String, TrainError> {
+        if self.world.is_alone() {
+            let trouble = self.look_into_gradients(loaded, grads, whence)?;
+            return self.judge(trouble);
+        }
+        // Where the sum alone is at fault every rank has the same to say.
+        let guilty = whence == "backward" && first_non_finite(own)?.is_some();
+        let trouble = guilty.then(|| self.look_into_gradients(loaded, own, whence)).transpose()?;
+        let trouble = match self.trouble_of_all(trouble)? {
+            Some(trouble) => trouble,
+            None => self.look_into_gradients(loaded, grads, "the sum over the ranks, or an update hook")?,
+        };
+        self.judge(trouble)
+    }
+
+    fn look_into_gradients(
+        &self,
         loaded: &Loaded,
         grads: &NamedGrads,
         whence: &str,
@@ -41,7 +63,7 @@ impl Trainer {
             ("backward", None) => "every gradient at a point is finite".to_string(),
             (hook, _) => format!("it was finite before {hook}"),
         };
-        self.judge(format!("{guilty}, after {}: {origin}", loaded.named()))
+        Ok(format!("{guilty}, after {}: {origin}", loaded.named()))
     }
 
     /// The optimizers found that the step would make a weight NaN or infinite.
@@ -53,7 +75,7 @@ impl Trainer {
         self.judge(format!("{error}, after {}", loaded.named()))
     }
 
-    fn judge(&mut self, what: String) -> Result<String, TrainError> {
+    pub(super) fn judge(&mut self, what: String) -> Result<String, TrainError> {
         let step = self.progress.step;
         match self.settings.on_non_finite {
             OnNonFinite::Stop => Err(TrainError::NonFinite(format!(
@@ -96,7 +118,12 @@ impl Trainer {
     fn search(&self, hooks: &HookManager, loaded: &Loaded, gradients: bool) -> Option<String> {
         let found = Arc::new(Mutex::new(None));
         let _finder = hooks.scoped(Finder { gradients, found: found.clone() }).ok()?;
-        let setup = PassSetup { seed: self.settings.seed, clock: self.events.clock(), ..PassSetup::train(0) };
+        let setup = PassSetup {
+            seed: self.settings.seed,
+            clock: self.events.clock(),
+            first_row: loaded.first_row,
+            ..PassSetup::train(0)
+        };
         let pass = hooks.pass(setup);
         // Whatever fails here, what was found until then is the answer.
         let output = self.model.forward(&loaded.batch, &pass).ok();

@@ -49,7 +49,8 @@ impl Trainer {
         if matches!(self.progress.stage, Stage::Validate | Stage::EpochEnd) {
             return Ok(());
         }
-        if self.progress.validation_asked && self.validation_is_due(false) {
+        let asked = if self.world.is_alone() { self.progress.validation_asked } else { self.agreed.validate };
+        if asked && self.validation_is_due(false) {
             self.go_to(self.progress.stage, true);
             return Ok(());
         }
@@ -186,7 +187,8 @@ impl Trainer {
         let optimizers = self.optimizers.iter().map(|one| one.state_json()).collect();
         let Moment { progress, hooks, logs } = moment;
         let state = State::new(&self.state.run_id, self.settings.seed, progress, optimizers);
-        let state = state.with_logs(logs);
+        let mut state = state.with_logs(logs);
+        state.ranks = self.world.size();
         Ok(Snapshot { weights, beside, optimizer, hooks, state })
     }
 

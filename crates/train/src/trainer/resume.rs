@@ -7,6 +7,7 @@ use tenterhook_hooks::{CheckpointInfo, Event};
 use super::Trainer;
 use super::place::write;
 use crate::checkpoint;
+use crate::config::BatchOf;
 use crate::error::TrainError;
 use crate::progress::Place;
 use crate::run::Run;
@@ -59,6 +60,13 @@ impl Trainer {
             return Err(unfit(format!(
                 "it was saved with the seed {}, and this run has {}",
                 state.seed, self.settings.seed
+            )));
+        }
+        if self.settings.ranks.batch == BatchOf::EachRank && state.ranks != self.world.size() {
+            return Err(unfit(format!(
+                "it was saved by {} ranks, and there are {}: with `ranks.batch = \"each_rank\"` the steps would be of another size, and the place in the data another one. Start as many ranks again, or begin a new run with --fork",
+                state.ranks,
+                self.world.size()
             )));
         }
         let here: Vec<String> = self.hooks.list_hooks().into_iter().map(|hook| hook.id).collect();

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use tenterhook_hooks::{
-    Debug, Event, GradientFlow, GroupInfo, HookInfo, Metrics, MetricsRow, Monitor, OptimizerInfo, RunStatus,
+    Debug, Event, GradientFlow, GroupInfo, HookInfo, Metrics, MetricsRow, Monitor, OptimizerInfo, Published,
+    RunStatus,
 };
 
 use super::{StepOutcome, Trainer};
@@ -23,13 +24,15 @@ impl Trainer {
             return Ok(());
         }
         self.publish(outcome);
+        self.publish_cost_of_ranks();
         self.log_rest()
     }
 
     /// Logs the step that ends the run: what is not finite stands in every log as it is. A run that goes on drops this row.
     pub(super) fn log_failed_step(&mut self, outcome: &StepOutcome) -> Result<(), TrainError> {
         self.publish(outcome);
-        self.log_row(self.progress.step + 1)
+        let published = self.events.take_published(); // ranks have no more to say to each other
+        self.write_row(self.progress.step + 1, published)
     }
 
     fn publish(&mut self, outcome: &StepOutcome) {
@@ -53,7 +56,12 @@ impl Trainer {
     }
 
     fn log_row(&mut self, step: u64) -> Result<(), TrainError> {
-        let published = self.events.take_published();
+        let mut published = self.events.take_published();
+        published.metrics = self.metrics_of_all(published.metrics)?;
+        self.write_row(step, published)
+    }
+
+    fn write_row(&mut self, step: u64, published: Published) -> Result<(), TrainError> {
         if published.metrics.is_empty() && published.histograms.is_empty() {
             return Ok(());
         }

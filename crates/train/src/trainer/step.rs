@@ -7,6 +7,8 @@ use tenterhook_hooks::{Batch, BatchInfo, ClipInfo, Event, Metrics, NamedGrads, P
 use tenterhook_nn::{LossShare, backward};
 
 use super::Trainer;
+use crate::config::UpdateHooks;
+use crate::data::Next;
 use crate::error::TrainError;
 use crate::model::scalar;
 use crate::optim::{Norms, OptimError, Optimizer, grad_norms};
@@ -29,6 +31,10 @@ pub struct StepOutcome {
 /// A batch and where it comes from.
 pub(super) struct Loaded {
     pub(super) batch: Batch,
+    /// Which example of the whole batch is the first of this rank's.
+    pub(super) first_row: usize,
+    /// Whether these examples are this rank's, or another's for want of one.
+    pub(super) counts: bool,
     pub(super) batch_idx: u64,
     pub(super) loader_idx: usize,
     pub(super) loader_name: String,
@@ -56,7 +62,8 @@ impl Trainer {
     pub fn training_step(&mut self, batch: Batch) -> Result<StepOutcome, TrainError> {
         // These batches are of no epoch: they are counted through.
         let batch_idx = self.progress.step;
-        let loaded = Loaded { batch, batch_idx, loader_idx: 0, loader_name: "training_step".to_string() };
+        let loader_name = "training_step".to_string();
+        let loaded = Loaded { batch, first_row: 0, counts: true, batch_idx, loader_idx: 0, loader_name };
         self.take_step(&[loaded], self.progress.clone())
     }
 
@@ -89,9 +96,13 @@ impl Trainer {
         let mut batches = Vec::new();
         while (batches.len() as u64) < self.settings.grad_accumulation {
             let batch_idx = self.progress.cursor.batch;
-            let Some(next) = self.data.next(&mut self.progress.cursor, &self.device)? else { break };
-            let loader_name = self.data.loaders()[next.loader_idx].name.clone();
-            batches.push(Loaded { batch: next.batch, batch_idx, loader_idx: next.loader_idx, loader_name });
+            let share = self.world.share();
+            let Some(next) = self.data.next_part(&mut self.progress.cursor, share, &self.device)? else {
+                break;
+            };
+            let Next { loader_idx, batch, first_row, counts, .. } = next;
+            let loader_name = self.data.loaders()[loader_idx].name.clone();
+            batches.push(Loaded { batch, first_row, counts, batch_idx, loader_idx, loader_name });
         }
         Ok(batches)
     }
@@ -100,30 +111,40 @@ impl Trainer {
     /// far it got.
     fn step_on(&mut self, batches: &[Loaded], outcome: &mut StepOutcome) -> Result<(), TrainError> {
         let began = std::time::Instant::now();
+        let shares = self.bring(batches)?;
         self.begin_events();
         self.apply_schedule()?;
         outcome.lr = self.first_lr();
-        let mut sums: Option<NamedGrads> = None;
+        let (mut sums, mut losses): (Option<NamedGrads>, Vec<f64>) = (None, Vec::new());
         for (i, loaded) in batches.iter().enumerate() {
             let mut clock = self.clock(i as u64);
             clock.batch = loaded.batch_idx;
             self.events.set_clock(clock);
             let last = i + 1 == batches.len();
             self.fire(Event::TrainBatchStart(&loaded.info(&Metrics::new(), last)))?;
-            let loss = self.backward_of(loaded, last, batches.len(), &mut sums)?;
-            outcome.loss += loss / batches.len() as f64;
-            self.progress.tokens_seen += loaded.batch.token_count() as u64;
-            if !loss.is_finite() {
-                outcome.loss = loss;
-                outcome.skipped = Some(self.non_finite_loss(loaded, loss)?);
+            let loss = self.backward_of(loaded, last, shares[i].share / batches.len() as f64, &mut sums)?;
+            losses.push(loss);
+            self.progress.tokens_seen += shares[i].tokens;
+            if loss.is_finite() && !last {
                 self.end_batch(loaded, loss, last)?;
-                break;
+                continue;
             }
-            if last {
-                let grads = sums.take().unwrap_or_default();
-                self.update_and_step(loaded, grads, outcome)?;
+            let trouble = (!loss.is_finite()).then(|| self.look_into_loss(loaded, loss));
+            let (all, trouble) = self.losses_of_all(&losses, &shares, trouble)?;
+            outcome.loss = match (&trouble, all.last()) {
+                (None, _) => all.iter().map(|loss| loss / batches.len() as f64).sum(),
+                (Some(_), loss) => loss.copied().unwrap_or(f64::NAN),
+            };
+            let loss = all.last().copied().unwrap_or(loss);
+            match trouble {
+                Some(trouble) => outcome.skipped = Some(self.judge(trouble)?),
+                None => {
+                    let grads = sums.take().unwrap_or_default();
+                    self.update_and_step(loaded, grads, outcome)?;
+                }
             }
             self.end_batch(loaded, loss, last)?;
+            break;
         }
         self.progress.step += 1;
         outcome.seconds = began.elapsed().as_secs_f64();
@@ -140,18 +161,23 @@ impl Trainer {
         self.fire(Event::TrainBatchEnd(&loaded.info(&metrics, last)))
     }
 
-    /// Adds the gradients of one batch to the sums, and returns its loss. A loss that is not finite has no backward.
+    /// Adds the gradients of one batch to the sums, and returns its loss. A loss that is not finite has no backward. `share` is what part of
+    /// the step's loss it is.
     fn backward_of(
         &mut self,
         loaded: &Loaded,
         last: bool,
-        batches: usize,
+        share: f64,
         sums: &mut Option<NamedGrads>,
     ) -> Result<f64, TrainError> {
         self.enter(Phase::Forward)?;
-        let setup = PassSetup { seed: self.settings.seed, clock: self.events.clock(), ..PassSetup::train(0) };
-        let share = Arc::new(LossShare(1.0 / batches as f64));
-        let pass = self.hooks.pass(setup.with(self.buffers.clone()).with(share));
+        let setup = PassSetup {
+            seed: self.settings.seed,
+            clock: self.events.clock(),
+            first_row: loaded.first_row,
+            ..PassSetup::train(0)
+        };
+        let pass = self.hooks.pass(setup.with(self.buffers.clone()).with(Arc::new(LossShare(share))));
         let model = self.model.clone();
         let output = model.train_forward(&loaded.batch, &pass);
         self.absorb(&pass)?; // a hook's own error says more than the engine's
@@ -165,7 +191,7 @@ impl Trainer {
             return Ok(value);
         }
         self.enter(Phase::Backward)?;
-        let loss = if batches > 1 { (loss / batches as f64)? } else { loss };
+        let loss = if share == 1.0 { loss } else { (loss * share)? };
         let grads = backward(&loss, model.params(), Some(&self.buffers));
         self.absorb(&pass)?;
         let mut grads = grads?;
@@ -174,7 +200,10 @@ impl Trainer {
             None => grads,
             Some(before) => add(&before, &grads)?,
         };
-        self.fire(Event::AfterBackward(&grads))?;
+        // The last one is told when the gradients are those of all ranks.
+        if self.world.is_alone() || !last {
+            self.fire(Event::AfterBackward(&grads))?;
+        }
         *sums = Some(grads);
         Ok(value)
     }
@@ -183,28 +212,44 @@ impl Trainer {
     fn update_and_step(
         &mut self,
         loaded: &Loaded,
-        grads: NamedGrads,
+        own: NamedGrads,
         outcome: &mut StepOutcome,
     ) -> Result<(), TrainError> {
+        let alone = self.world.is_alone();
+        let local_updates = !alone && self.settings.ranks.update_hooks == UpdateHooks::Local;
+        let grads = if alone || local_updates { own.clone() } else { self.sum_gradients(&own)? };
         self.enter(Phase::Optimizer)?;
-        let given = grad_norms(&grads)?;
-        if !given.total.is_finite() {
+        if !alone {
+            self.fire(Event::AfterBackward(&grads))?;
+        }
+        // What is a rank's own is looked at when it has been summed.
+        let given = (!local_updates).then(|| grad_norms(&grads)).transpose()?;
+        if let Some(given) = given.as_ref().filter(|given| !given.total.is_finite()) {
             outcome.grad_norm = Some(given.total);
-            outcome.skipped = Some(self.non_finite_gradient(loaded, &grads, "backward")?);
+            outcome.skipped = Some(self.non_finite_gradient(loaded, &own, &grads, "backward")?);
             return Ok(());
         }
         self.refresh_state();
         let before: Vec<_> = grads.iter().map(|(_, grad)| grad.id()).collect();
         let updated = self.events.update(&self.state, grads);
         self.serve()?;
-        let grads = updated?;
+        let mut grads = updated?;
         let unchanged = grads.iter().map(|(_, grad)| grad.id()).eq(before);
-        let norms = if unchanged { given } else { grad_norms(&grads)? };
+        let own = if local_updates { std::mem::take(&mut grads) } else { own };
+        if local_updates {
+            grads = self.sum_gradients(&own)?;
+        }
+        let norms = match given {
+            Some(given) if unchanged => given,
+            _ => grad_norms(&grads)?,
+        };
         outcome.grad_norm = Some(norms.total);
         if !norms.total.is_finite() {
-            outcome.skipped = Some(self.non_finite_gradient(loaded, &grads, "an update hook")?);
+            let whence = if local_updates { "backward" } else { "an update hook" };
+            outcome.skipped = Some(self.non_finite_gradient(loaded, &own, &grads, whence)?);
             return Ok(());
         }
+        drop(own);
         self.clip_and_step(loaded, &grads, &norms, outcome)
     }
 

@@ -13,7 +13,10 @@ use crate::watchdog::Phase;
 
 impl Trainer {
     pub(super) fn validation_is_due(&mut self, epoch_over: bool) -> bool {
-        let asked = std::mem::take(&mut self.progress.validation_asked);
+        let asked = match self.world.is_alone() {
+            true => std::mem::take(&mut self.progress.validation_asked),
+            false => std::mem::take(&mut self.agreed.validate),
+        };
         if self.validation.is_empty() {
             return false;
         }
@@ -93,12 +96,13 @@ impl Trainer {
     }
 
     fn evaluate_set(&mut self, index: usize, set: &Loader) -> Result<Option<Metrics>, TrainError> {
-        let (mut sums, mut weight) = (Metrics::new(), 0.0);
+        let (mut found, mut interrupted, share) = (Vec::new(), false, self.world.share());
         let batches = set.batches_per_epoch().min(self.settings.validate_batches.unwrap_or(u64::MAX));
         let model = self.model.clone();
-        for batch_idx in 0..batches {
+        for batch_idx in (0..batches).filter(|batch_idx| share.has(*batch_idx)) {
             if self.interrupt.is_raised() {
-                return Ok(None);
+                interrupted = true;
+                break;
             }
             self.enter(Phase::Validation)?;
             let batch = set.batch(0, batch_idx, &self.device)?;
@@ -122,12 +126,18 @@ impl Trainer {
             let output = model.forward(&batch, &pass);
             self.absorb(&pass)?;
             let evaluation = model.evaluate(&output?, &batch)?;
-            weight += evaluation.weight;
             let values: Metrics = evaluation.values.into_iter().collect();
-            for (name, value) in &values {
-                *sums.entry(name.clone()).or_default() += value * evaluation.weight;
-            }
             self.fire(Event::ValidationBatchEnd(&BatchInfo { metrics: &values, ..info }))?;
+            found.push((batch_idx, evaluation.weight, values));
+        }
+        let Some(found) = self.evaluations_of_all(found, interrupted)? else { return Ok(None) };
+        // In the order of the batches, whoever did them.
+        let (mut sums, mut weight) = (Metrics::new(), 0.0);
+        for (_, own, values) in found {
+            weight += own;
+            for (name, value) in values {
+                *sums.entry(name).or_default() += value * own;
+            }
         }
         Ok(Some(sums.into_iter().map(|(name, sum)| (name, sum / weight)).collect()))
     }

@@ -15,6 +15,7 @@ use super::error::CliError;
 use super::hooks_file::HooksFileArgs;
 use super::model::ModelArgs;
 use super::prompt::BosArgs;
+use super::train::in_world;
 
 /// Run a model on texts or token ids and write what passes at chosen points.
 ///
@@ -24,7 +25,8 @@ use super::prompt::BosArgs;
 ///
 /// With a directory as --out, a run of a store is written, batch by batch, with no more than --memory-limit of activations in memory: any amount of
 /// text will do. Padding is not stored; tokens, positions and sequence numbers are, beside the activations. Whatever happens, what is there can be
-/// read, from Python with plain safetensors.
+/// read, from Python with plain safetensors. Under mpirun, every process takes its part of the texts and writes a run of its own: NAME-rank0000, NAME-rank0001,
+/// one behind the other what one process would have written.
 #[derive(Args)]
 #[command(after_help = "Examples:
   tenterhook capture ./gpt2 --text 'The tower is in Paris' --points 'blocks.*.hook_resid_post' --out out.safetensors
@@ -112,5 +114,13 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
     // A directory, or something new that is not called a file.
     let is_store = args.out.is_dir()
         || !args.out.exists() && args.out.extension().is_none_or(|extension| extension != "safetensors");
-    if is_store { store::run(args, registry) } else { file::run(args, registry) }
+    in_world(|world| match is_store {
+        true => store::run(args, registry, world),
+        false if !world.is_alone() => Err(CliError::bad_input(format!(
+            "--out {} is a file, which one process writes; {} of them can write a store: name a directory",
+            args.out.display(),
+            world.size()
+        ))),
+        false => file::run(args, registry),
+    })
 }

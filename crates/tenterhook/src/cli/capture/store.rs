@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 use tenterhook_hooks::{HookRegistry, Positions};
 use tenterhook_lens::{
-    CaptureToOptions, Captured, LocalStore, LongTexts, StoreOptions, StoreReader, StoreSummary,
+    CaptureToOptions, Captured, LanguageModel, LensError, LocalStore, LongTexts, StoreOptions, StoreReader,
+    StoreSummary,
 };
+use tenterhook_train::World;
 
 use super::super::progress::Counting;
 use super::file::check_captures;
@@ -15,22 +17,49 @@ use super::{CaptureArgs, input};
 use crate::cli::error::CliError;
 use crate::cli::hooks_file::{report_json, report_text};
 use crate::cli::model::outcome;
+use crate::cli::train::set_threads;
 use crate::cli::{Outcome, output};
 
 const MIB: usize = 1 << 20;
 
-pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
-    check(args)?;
-    let store = LocalStore::new(&args.out);
-    let run = match &args.run {
-        Some(name) => name.clone(),
-        None => free_name(&args.out),
-    };
-    let lm = args.model.load()?;
-    input::check_ids(args, &lm)?;
-    let (count, sequences) = input::sequences(args, &lm)?;
-    args.hooks.attach(lm.hooks(), registry)?;
-    check_captures(lm.hooks(), args)?;
+pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry, world: &World) -> Result<Outcome, CliError> {
+    set_threads(None, world);
+    // Before the first of them makes a run: the name is free for all.
+    world.all_well("the store", check(args))?;
+    let name = args.run.clone().unwrap_or_else(|| free_name(&args.out));
+    let name = world.from_first("the name of the run", Some(name))?;
+    let run = if world.is_alone() { name } else { format!("{name}-rank{:04}", world.rank()) };
+    let loaded = args.model.load().map_err(CliError::from).and_then(|lm| {
+        input::check_ids(args, &lm)?;
+        args.hooks.attach(lm.hooks(), registry)?;
+        check_captures(lm.hooks(), args)?;
+        Ok(lm)
+    });
+    let lm = world.all_well("the model", loaded)?;
+    let (count, sequences) = world.all_well("the texts", input::sequences(args, &lm))?;
+    // The parts of all ranks, one behind the other, are what one process would have.
+    let own = world.share().of(count as usize);
+    world.all_well("the parts", if own.is_empty() { Err(too_few(count, world)) } else { Ok(()) })?;
+    let (count, sequences) = (own.len() as u64, sequences.skip(own.start).take(own.len()));
+    let captured = capture_part(args, &lm, count, sequences, &run);
+    let (captured, summary, took) = world.all_well("the end", captured)?;
+    // Every process has a report; rank 0 tells all of them, in order.
+    tell_all(args, world, &captured, &summary, took)?;
+    Ok(outcome(&captured.report))
+}
+
+fn too_few(texts: u64, world: &World) -> CliError {
+    CliError::bad_input(format!("there are {texts} texts for {} processes: start fewer", world.size()))
+}
+
+/// Captures some sequences into a run of the store.
+fn capture_part(
+    args: &CaptureArgs,
+    lm: &LanguageModel,
+    count: u64,
+    sequences: impl Iterator<Item = Result<Vec<u32>, LensError>>,
+    run: &str,
+) -> Result<(Captured, StoreSummary, Duration), CliError> {
     let options = CaptureToOptions {
         points: (!args.points.is_empty()).then(|| args.points.clone().into()),
         positions: args.positions.clone().map(Positions),
@@ -41,9 +70,9 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
         context: args.max_tokens.or(args.context),
         long_texts: if args.max_tokens.is_some() { LongTexts::Cut } else { LongTexts::Split },
     };
-    options.check(&lm)?;
-    let mut writer = store.create(
-        &run,
+    options.check(lm)?;
+    let mut writer = LocalStore::new(&args.out).create(
+        run,
         StoreOptions {
             memory_limit: args.memory_limit.map_or(256 * MIB, |mib| mib.saturating_mul(MIB)),
             dtype: args.dtype.map(|given| given.dtype()),
@@ -59,8 +88,22 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry) -> Result<Outcome
     bar.say("writing the rest");
     let summary = writer.finish()?;
     drop(bar);
-    tell(args, &captured, &summary, started.elapsed())?;
-    Ok(outcome(&captured.report))
+    Ok((captured, summary, started.elapsed()))
+}
+
+/// One process after the other tells what it has done.
+fn tell_all(
+    args: &CaptureArgs,
+    world: &World,
+    captured: &Captured,
+    summary: &StoreSummary,
+    took: Duration,
+) -> Result<(), CliError> {
+    for rank in 0..world.size() {
+        let told = if rank == world.rank() { tell(args, captured, summary, took) } else { Ok(()) };
+        world.all_well("the report", told)?;
+    }
+    Ok(())
 }
 
 fn tell(
@@ -132,7 +175,8 @@ fn about(args: &CaptureArgs) -> Map<String, Value> {
 /// `capture`, or the first of `capture-2`, `capture-3`, ... that is not there.
 fn free_name(out: &Path) -> String {
     let names = std::iter::once("capture".to_string()).chain((2..).map(|n| format!("capture-{n}")));
-    names.into_iter().find(|name| !out.join(name).exists()).unwrap_or_default()
+    let taken = |name: &String| out.join(name).exists() || out.join(format!("{name}-rank0000")).exists();
+    names.into_iter().find(|name| !taken(name)).unwrap_or_default()
 }
 
 fn check(args: &CaptureArgs) -> Result<(), CliError> {

@@ -1,9 +1,11 @@
 //! `tenterhook runs show`.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use serde_json::{Value, json};
 use tenterhook_record::checkpoints;
-use tenterhook_record::run::{Attempt, RunDir, Status, Summary, commit_in_words};
+use tenterhook_record::run::{Attempt, RunDir, RunRecord, Status, Summary, commit_in_words};
 use tenterhook_train::config::Document;
 
 use super::hooks;
@@ -98,6 +100,7 @@ fn overview(dir: &RunDir, summary: &Summary) -> String {
         ("config", Some(record.config_hash.clone())),
         ("seed", Some(record.seed.to_string())),
         ("host", Some(format!("{}, {} threads", record.host, record.threads))),
+        ("ranks", ranks_of(record)),
         ("versions", Some(versions.join(", "))),
         ("problem", summary.problem.clone()),
     ];
@@ -106,6 +109,14 @@ fn overview(dir: &RunDir, summary: &Summary) -> String {
         value.iter().for_each(|value| text.push_str(&format!("  {name:<9} {}\n", printable(value))));
     }
     text
+}
+
+/// How many processes trained together when it was last started, and where.
+fn ranks_of(record: &RunRecord) -> Option<String> {
+    let ranks = &record.attempts.last()?.ranks;
+    let hosts: BTreeSet<&str> = ranks.iter().map(String::as_str).collect();
+    (!ranks.is_empty())
+        .then(|| format!("{} on {}", ranks.len(), hosts.into_iter().collect::<Vec<_>>().join(", ")))
 }
 
 fn attempts(attempts: &[Attempt]) -> String {

@@ -60,6 +60,7 @@ impl Place {
     ) -> Result<Begun, CliError> {
         let failed = |error: tenterhook_train::TrainError| CliError::bad_input(error.to_string());
         let facts = RunFacts {
+            ranks: trainer.world().hosts_of_several(),
             name: None,
             config: config.clone(),
             config_toml: to_toml(config),

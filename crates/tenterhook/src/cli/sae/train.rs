@@ -9,11 +9,13 @@ use tenterhook_hooks::{HookRegistry, RunStatus, glob_matches, nearest};
 use tenterhook_lens::StoreReader;
 use tenterhook_record::name::file_safe;
 use tenterhook_sae::source::{
-    ActivationSource, ActivationStream, ModelActivations, PointActivations, StoreActivations, StreamOptions,
+    ActivationSource, ActivationStream, ModelActivations, PointActivations, Several, StoreActivations,
+    StreamOptions,
 };
 use tenterhook_sae::training::{RunOptions, SaeTask, SaeTraining, SparsityLoss, trainer};
 use tenterhook_sae::{Architecture, Normalize, Reshape, SaeConfig};
 use tenterhook_train::schedule::ScheduleConfig;
+use tenterhook_train::{Trainer, World};
 
 use super::super::carry_out::carry_out;
 use super::super::error::CliError;
@@ -21,10 +23,11 @@ use super::super::hooks_file::HooksFileArgs;
 use super::super::memory::check_fits;
 use super::super::model::ModelArgs;
 use super::super::output;
+use super::super::train::{in_world, set_threads};
 use super::super::{Outcome, device};
 use super::run::{Place, resume_command};
 use super::texts::{TextArgs, full};
-use crate::training::HooksFile;
+use crate::training::{Begun, HooksFile};
 
 /// Train sparse autoencoders on the activations of a model, one for every point, all from the same forwards.
 ///
@@ -168,7 +171,69 @@ enum Normalization {
 }
 
 pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, CliError> {
-    let place = Place::new(&args.out, args.resume)?;
+    in_world(|world| train_in(args, registry, world))
+}
+
+fn train_in(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<Outcome, CliError> {
+    set_threads(None, world);
+    // The directory is rank 0's: it makes it, and then it is there.
+    let place = if world.is_first() { Place::new(&args.out, args.resume).map(Some) } else { Ok(None) };
+    let place = world.all_well("the directory of the run", place)?;
+    let (trainer, config, task, data) =
+        world.all_well("the data and the autoencoders", prepare(args, registry, world))?;
+    let begun = match place {
+        Some(place) => place.begin(trainer, &config, args.seed, &*data).map(Ok),
+        None => Ok(Err(trainer)),
+    };
+    let begun = world.all_well("the run", begun)?;
+    let begun = world.all_well("the checkpoint", join(world, args, begun)?)?;
+    let resume = resume_command();
+    let ended = carry_out(begun, args.quiet, args.json)?;
+    if !world.is_first() {
+        return ended.outcome();
+    }
+    let finished = ended.status() == RunStatus::Completed || ended.status() == RunStatus::Stopped;
+    let saved = if finished { save(args, &task)? } else { Vec::new() };
+    if args.json {
+        let mut json = ended.to_json();
+        json["saes"] = json!(saved);
+        json["receipts"] = ended.receipts();
+        output::json(&json)?;
+    } else {
+        ended.tell(&resume);
+        saved.iter().for_each(|path| output::note(&format!("  autoencoder  {}", path.display())));
+    }
+    ended.outcome()
+}
+
+/// The other ranks take up what rank 0 has begun: the directory, and the checkpoint that the run goes on from.
+fn join(
+    world: &World,
+    args: &TrainArgs,
+    begun: Result<Begun, Trainer>,
+) -> Result<Result<Begun, CliError>, CliError> {
+    let word = begun
+        .as_ref()
+        .ok()
+        .map(|begun| (begun.run_id.clone(), begun.trainer.resumed_from().map(PathBuf::from)));
+    let (run_id, checkpoint) = world.from_first("the run", word)?;
+    Ok(match begun {
+        Ok(begun) => Ok(begun),
+        Err(mut trainer) => {
+            let restored = checkpoint.map_or(Ok(()), |checkpoint| trainer.restore(&checkpoint));
+            let joined = |()| {
+                let trainer = trainer.with_record_of_first(run_id.clone(), args.out.clone());
+                Begun { trainer, run_id, run_dir: args.out.clone(), resumed: None, skipped: Vec::new() }
+            };
+            restored.map(joined).map_err(|error| CliError::bad_input(error.to_string()))
+        }
+    })
+}
+
+/// What is trained, on what, and the configuration for the record.
+type Prepared = (Trainer, Value, Arc<SaeTask>, Arc<ActivationStream>);
+
+fn prepare(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<Prepared, CliError> {
     let device = device::parse(args.model.device())?;
     let source = source(args)?;
     let saes = configs(args, &*source)?;
@@ -185,6 +250,7 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
         seed: args.seed,
         schedule: ScheduleConfig { warmup: args.warm_up, ..ScheduleConfig::default() },
         checkpoint_every: Some(args.checkpoint_every),
+        world: world.clone(),
         ..RunOptions::new(steps, args.batch)
     };
     let stream = StreamOptions {
@@ -202,30 +268,17 @@ pub(super) fn run(args: &TrainArgs, registry: &HookRegistry) -> Result<Outcome, 
             trainer.add_hook_from(registry, spec)?;
         }
     }
-    let begun = place.begin(trainer, &config(args, &task, steps, specs), args.seed, &*data)?;
-    let resume = resume_command();
-    let ended = carry_out(begun, args.quiet, args.json)?;
-    let finished = ended.status() == RunStatus::Completed || ended.status() == RunStatus::Stopped;
-    let saved = if finished { save(args, &task)? } else { Vec::new() };
-    if args.json {
-        let mut json = ended.to_json();
-        json["saes"] = json!(saved);
-        json["receipts"] = ended.receipts();
-        output::json(&json)?;
-    } else {
-        ended.tell(&resume);
-        saved.iter().for_each(|path| output::note(&format!("  autoencoder  {}", path.display())));
-    }
-    ended.outcome()
+    let config = config(args, &task, steps, specs);
+    Ok((trainer, config, task, data))
 }
 
 /// Where the activations come from.
 fn source(args: &TrainArgs) -> Result<Arc<dyn ActivationSource>, CliError> {
     if let Some(dir) = &args.store {
         args.texts.refuse_for_store()?;
-        let reader = StoreReader::open(dir).map_err(|error| CliError::bad_input(error.to_string()))?;
-        let layers = stored_layers(&reader, &args.points)?;
-        let source = StoreActivations::new(reader, &layers)?;
+        let readers = StoreReader::open_parts(dir).map_err(|error| CliError::bad_input(error.to_string()))?;
+        let layers = stored_layers(&readers[0], &args.points)?;
+        let source = stored(readers, &layers)?;
         // The model is named in what is written: it must be one that has these points, of this width.
         let lm = args.model.load()?;
         let points = PointActivations::new(&lm, layers.clone())?;
@@ -238,13 +291,23 @@ fn source(args: &TrainArgs) -> Result<Arc<dyn ActivationSource>, CliError> {
                 )));
             }
         }
-        return Ok(Arc::new(source));
+        return Ok(source);
     }
     let file = args.file.as_deref().ok_or_else(|| CliError::bad_input("give --file or --store"))?;
     let lm = args.model.load()?;
     let points = PointActivations::new(&lm, args.points.clone())?;
     let sequences = args.texts.sequences(&lm, file)?;
     Ok(Arc::new(ModelActivations::new(points, sequences, args.texts.model_batch, args.texts.skip_first)?))
+}
+
+/// The rows of these layers: of one run, or of the parts that several processes have captured.
+fn stored(mut readers: Vec<StoreReader>, layers: &[String]) -> Result<Arc<dyn ActivationSource>, CliError> {
+    if readers.len() == 1 {
+        return Ok(Arc::new(StoreActivations::new(readers.remove(0), layers)?));
+    }
+    let part = |reader| Ok(Box::new(StoreActivations::new(reader, layers)?) as Box<dyn ActivationSource>);
+    let parts = readers.into_iter().map(part).collect::<Result<Vec<_>, CliError>>()?;
+    Ok(Arc::new(Several::new(parts)?))
 }
 
 /// The stored layers that these names and globs mean.

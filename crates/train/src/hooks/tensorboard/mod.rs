@@ -112,6 +112,10 @@ impl Hook for Tensorboard {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
         let events = self.events.get_mut();
         let now = wall_time();

@@ -207,6 +207,10 @@ impl Hook for Webhook {
         Self::KIND
     }
 
+    fn only_on_first_rank(&self) -> bool {
+        true
+    }
+
     fn on_train_start(&mut self, _cx: &mut Cx) -> HookResult {
         self.courier = Some(Courier::start(self.post.clone())?);
         self.published = Counts::default();

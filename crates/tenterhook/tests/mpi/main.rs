@@ -1,0 +1,9 @@
+//! Runs of several processes, started by a real `mpirun`. Needs the feature `mpi` and Open MPI:
+//! `cargo test --workspace --features tenterhook/mpi --test mpi`.
+
+mod cut_off;
+mod endings;
+mod job;
+mod like_one;
+mod others;
+mod resumed;
