@@ -83,7 +83,7 @@ fn p28_a_hook_that_fails_on_one_rank_ends_all_and_is_named() {
     let done = faulty(&job, 0, "log.append=eio@5");
     let said = text(&done);
     assert_eq!(done.status.code(), Some(1), "{said}");
-    assert_eq!(said.matches("json_log").count(), 1, "said once: {said}");
+    assert_eq!(said.matches("error: hook `json_log`").count(), 1, "said once: {said}");
     assert_eq!(job.record()["status"], "error");
 }
 

@@ -221,21 +221,25 @@ pub(crate) fn end_within(mut job: Child, limit: Duration) -> Output {
     job.wait_with_output().unwrap()
 }
 
-/// The processes of the ranks of a job, by what is in their environment and their parents.
+/// The processes of the ranks of a job, which the launcher has started.
 pub(crate) fn processes_of(job: &Child) -> Vec<i32> {
-    let program = Path::new(env!("CARGO_BIN_EXE_tenterhook"));
     let mut below = vec![job.id() as i32];
     let mut found = Vec::new();
     let all: Vec<(i32, i32)> =
         fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| parent_of(&entry.path())).collect();
     while let Some(parent) = below.pop() {
         for (pid, _) in all.iter().filter(|(_, of)| *of == parent) {
-            let is_rank = fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
-            if is_rank { found.push(*pid) } else { below.push(*pid) }
+            if is_there(*pid) { found.push(*pid) } else { below.push(*pid) }
         }
     }
     found.sort_unstable();
     found
+}
+
+/// Whether a rank is still running.
+pub(crate) fn is_there(process: i32) -> bool {
+    fs::read_link(format!("/proc/{process}/exe"))
+        .is_ok_and(|exe| exe == Path::new(env!("CARGO_BIN_EXE_tenterhook")))
 }
 
 fn parent_of(process: &Path) -> Option<(i32, i32)> {

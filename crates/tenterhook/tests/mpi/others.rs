@@ -44,6 +44,6 @@ fn p26_ranks_that_do_not_see_each_other_are_refused() {
 
 #[test]
 fn a_program_with_mpi_needs_no_launcher() {
-    let job = Job::new(&CONFIG.replace("steps = 200", "steps = 3"));
-    assert_eq!(job.train(1, &[]).last().unwrap()["step"], 3);
+    let job = Job::new(&CONFIG.replace("steps = 200", "steps = 8"));
+    assert_eq!(job.train(1, &[]).last().unwrap()["step"], 8);
 }

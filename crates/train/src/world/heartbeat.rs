@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use mpi::topology::SimpleCommunicator;
-use mpi::traits::{Communicator, Destination, MatchedReceiveInto, Source};
+use mpi::traits::{Communicator, Destination, Source};
 
 /// The exit code of a job that has lost a rank.
 pub(super) const LOST: i32 = 70;
