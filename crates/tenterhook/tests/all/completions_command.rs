@@ -47,7 +47,7 @@ fn bash_completes_with_its_script() {
     for (before, current, expected) in [
         ("tenterhook", "att", "attribute"),
         ("tenterhook runs", "rer", "rerun"),
-        ("tenterhook train", "--res", "--resume"),
+        ("tenterhook train", "--resu", "--resume"),
     ] {
         let last = before.split(' ').count();
         let previous = before.split(' ').next_back().unwrap();

@@ -69,6 +69,15 @@ pub(super) struct BatchShare {
     pub(super) tokens: u64,
 }
 
+/// What was found for a batch of a validation set.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Evaluated {
+    pub(super) batch: u64,
+    /// How much it counts in the mean.
+    pub(super) weight: Number,
+    pub(super) values: BTreeMap<String, Number>,
+}
+
 impl Trainer {
     /// The same trainer as one rank of a world. Rank 0 keeps the record and has the hooks that write, show or send something; all others
     /// have these switched off.
@@ -396,35 +405,23 @@ impl Trainer {
             .collect())
     }
 
-    /// The means over a validation set, of what every rank found for its batches: (number, weight, values).
+    /// What all ranks found for their batches of a validation set, in the order of the batches; nothing when one of them was interrupted.
     pub(super) fn evaluations_of_all(
         &mut self,
-        own: Vec<(u64, f64, Metrics)>,
+        own: Vec<Evaluated>,
         interrupted: bool,
-    ) -> Result<Option<Vec<(u64, f64, Metrics)>>, TrainError> {
+    ) -> Result<Option<Vec<Evaluated>>, TrainError> {
         if self.world.is_alone() {
             return Ok((!interrupted).then_some(own));
         }
-        type Said = (u64, Number, BTreeMap<String, Number>);
-        let said: Vec<Said> = own
-            .into_iter()
-            .map(|(i, weight, values)| {
-                (i, Number(weight), values.into_iter().map(|(k, v)| (k, Number(v))).collect())
-            })
-            .collect();
-        let all =
-            self.meet(&format!("the validation after step {}", self.progress.step), (interrupted, said))?;
+        let place = format!("the validation after step {}", self.progress.step);
+        let all = self.meet(&place, (interrupted, own))?;
         if all.iter().any(|(interrupted, _)| *interrupted) {
             self.agreed.interrupted = true;
             return Ok(None);
         }
-        let values = |values: BTreeMap<String, Number>| values.into_iter().map(|(k, v)| (k, v.0)).collect();
-        let mut every: Vec<(u64, f64, Metrics)> = all
-            .into_iter()
-            .flat_map(|(_, said)| said)
-            .map(|(i, weight, found)| (i, weight.0, values(found)))
-            .collect();
-        every.sort_by_key(|(i, ..)| *i);
+        let mut every: Vec<Evaluated> = all.into_iter().flat_map(|(_, found)| found).collect();
+        every.sort_by_key(|one| one.batch);
         Ok(Some(every))
     }
 }

@@ -6,10 +6,12 @@ use candle_core::Tensor;
 use tenterhook_hooks::{BatchInfo, Event, Metrics, MetricsRow, Mode, PassSetup};
 
 use super::Trainer;
+use super::ranks::Evaluated;
 use crate::config::ValidateEvery;
 use crate::data::Loader;
 use crate::error::TrainError;
 use crate::watchdog::Phase;
+use tenterhook_record::metrics::Number;
 
 impl Trainer {
     pub(super) fn validation_is_due(&mut self, epoch_over: bool) -> bool {
@@ -128,14 +130,15 @@ impl Trainer {
             let evaluation = model.evaluate(&output?, &batch)?;
             let values: Metrics = evaluation.values.into_iter().collect();
             self.fire(Event::ValidationBatchEnd(&BatchInfo { metrics: &values, ..info }))?;
-            found.push((batch_idx, evaluation.weight, values));
+            let values = values.into_iter().map(|(name, value)| (name, Number(value))).collect();
+            found.push(Evaluated { batch: batch_idx, weight: Number(evaluation.weight), values });
         }
         let Some(found) = self.evaluations_of_all(found, interrupted)? else { return Ok(None) };
         // In the order of the batches, whoever did them.
         let (mut sums, mut weight) = (Metrics::new(), 0.0);
-        for (_, own, values) in found {
+        for Evaluated { weight: Number(own), values, .. } in found {
             weight += own;
-            for (name, value) in values {
+            for (name, Number(value)) in values {
                 *sums.entry(name).or_default() += value * own;
             }
         }

@@ -29,7 +29,7 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry, world: &World) ->
     let name = args.run.clone().unwrap_or_else(|| free_name(&args.out));
     let name = world.from_first("the name of the run", Some(name))?;
     let run = if world.is_alone() { name } else { format!("{name}-rank{:04}", world.rank()) };
-    let loaded = args.model.load().map_err(CliError::from).and_then(|lm| {
+    let loaded = args.model.load().and_then(|lm| {
         input::check_ids(args, &lm)?;
         args.hooks.attach(lm.hooks(), registry)?;
         check_captures(lm.hooks(), args)?;

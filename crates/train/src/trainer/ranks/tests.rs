@@ -216,7 +216,12 @@ where
 #[test]
 fn p28_the_end_that_one_rank_asks_for_is_that_of_all() {
     let all = Case::new(37, 8, 50).run(3, |trainer| {
-        trainer.add_hook(on_rank(2, 11, |cx| Ok(cx.stop("enough")))).unwrap();
+        trainer
+            .add_hook(on_rank(2, 11, |cx| {
+                cx.stop("enough");
+                Ok(())
+            }))
+            .unwrap();
     });
     for one in all {
         let ended = one.ended.unwrap();
@@ -301,7 +306,12 @@ fn p28_a_validation_that_one_rank_asks_for_is_done_by_all() {
     let mut case = Case::new(37, 8, 30);
     case.settings.validate_every = None;
     let all = case.run(3, |trainer| {
-        trainer.add_hook(on_rank(1, 4, |cx| Ok(cx.request(Request::Validate)))).unwrap();
+        trainer
+            .add_hook(on_rank(1, 4, |cx| {
+                cx.request(Request::Validate);
+                Ok(())
+            }))
+            .unwrap();
     });
     assert!(all.iter().all(|one| one.all("val/loss").len() == 2 && one.rows == all[0].rows));
 }
@@ -310,7 +320,12 @@ fn p28_a_validation_that_one_rank_asks_for_is_done_by_all() {
 fn p28_whoever_interrupts_one_rank_interrupts_all() {
     let all = Case::new(37, 8, 1000).run(3, |trainer| {
         let interrupt = trainer.interrupt();
-        trainer.add_hook(on_rank(1, 9, move |_| Ok(interrupt.raise()))).unwrap();
+        trainer
+            .add_hook(on_rank(1, 9, move |_| {
+                interrupt.raise();
+                Ok(())
+            }))
+            .unwrap();
     });
     assert!(all.iter().all(|one| one.step == all[0].step));
     assert!(all.into_iter().all(|one| one.ended.unwrap().status == RunStatus::Interrupted));
@@ -319,7 +334,12 @@ fn p28_whoever_interrupts_one_rank_interrupts_all() {
 #[test]
 fn p25_a_rank_that_goes_its_own_way_ends_the_run() {
     let all = Case::new(37, 8, 50).run(2, |trainer| {
-        trainer.add_hook(on_rank(1, 3, |cx| Ok(cx.scale_lr(0.5)))).unwrap();
+        trainer
+            .add_hook(on_rank(1, 3, |cx| {
+                cx.scale_lr(0.5);
+                Ok(())
+            }))
+            .unwrap();
     });
     for one in all {
         let error = one.ended.unwrap_err();
