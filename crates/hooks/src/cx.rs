@@ -82,6 +82,11 @@ impl Cx<'_> {
         self.facts.setup.gradients
     }
 
+    /// Which example of a larger batch is the first of this one, where several processes have parts of it.
+    pub fn first_row(&self) -> usize {
+        self.facts.setup.first_row
+    }
+
     /// The absolute position of the first token of this pass.
     pub fn first_position(&self) -> usize {
         self.facts.setup.first_position

@@ -39,7 +39,7 @@ impl Effect for Noise {
         };
         let stream = stream.named(at.name()).at(self.seed);
         let noise = match Places::of(at, x, cx) {
-            Ok(places) => by_position(x, &places, stream)?,
+            Ok(places) => by_position(x, &places, stream, cx.first_row())?,
             Err(_) => values(stream, x.dims())?,
         };
         Ok(Edit::Add((noise * self.std)?))
@@ -47,7 +47,7 @@ impl Effect for Noise {
 }
 
 /// Every position of every sequence has a stream of its own.
-fn by_position(x: &Tensor, places: &Places, stream: Stream) -> candle_core::Result<Tensor> {
+fn by_position(x: &Tensor, places: &Places, stream: Stream, first_row: usize) -> candle_core::Result<Tensor> {
     let mut shape = x.dims().to_vec();
     let columns = shape.remove(places.axis);
     shape.remove(0);
@@ -55,7 +55,7 @@ fn by_position(x: &Tensor, places: &Places, stream: Stream) -> candle_core::Resu
     for row in 0..places.rows.len() {
         let column = |column: usize| {
             let position = places.position(row, column).unwrap_or(usize::MAX);
-            values(stream.at(row as u64).at(position as u64), &shape)
+            values(stream.at((first_row + row) as u64).at(position as u64), &shape)
         };
         let all = (0..columns).map(column).collect::<candle_core::Result<Vec<_>>>()?;
         rows.push(Tensor::stack(&all, places.axis - 1)?);

@@ -86,7 +86,18 @@ impl StoreReader {
         };
         let names: Option<Vec<String>> = runs.iter().enumerate().map(numbered).collect();
         match names.filter(|names| names.len() > 1 && names.iter().all(|name| *name == names[0])) {
-            Some(_) => runs.iter().map(|run| Self::open_one(&dir.join(run))).collect(),
+            Some(_) => {
+                let parts =
+                    runs.iter().map(|run| Self::open_one(&dir.join(run))).collect::<Result<Vec<_>, _>>()?;
+                let written = parts[0].about().get("ranks").and_then(Value::as_u64);
+                match written {
+                    Some(ranks) if ranks != parts.len() as u64 => Err(StoreError::damaged(
+                        dir,
+                        format!("was written by {ranks} processes, and has the parts of {}", parts.len()),
+                    )),
+                    _ => Ok(parts),
+                }
+            }
             None => Ok(vec![Self::open_one(dir)?]),
         }
     }

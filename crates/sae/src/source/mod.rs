@@ -6,6 +6,7 @@
 
 mod model;
 mod several;
+mod shared;
 mod store;
 mod stream;
 mod texts;
@@ -16,6 +17,7 @@ use crate::error::SaeError;
 
 pub use model::{ModelActivations, PointActivations};
 pub use several::Several;
+pub use shared::Shared;
 pub use store::StoreActivations;
 pub use stream::{ActivationStream, StreamOptions};
 pub use texts::{TextOptions, sequences, token_sequences};

@@ -1,5 +1,6 @@
 //! A source of activations as a data set.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use candle_core::{Device, Tensor};
@@ -134,25 +135,33 @@ impl Dataset for ActivationStream {
     }
 
     fn batch(&self, indices: &[u64], device: &Device) -> Result<Batch, DataError> {
+        self.part(indices, 0..indices.len(), device)
+    }
+
+    /// Goes through all of the indices, so that buffers are filled at the same time wherever several processes have parts of one batch.
+    fn part(&self, indices: &[u64], part: Range<usize>, device: &Device) -> Result<Batch, DataError> {
+        let own = &indices[part.clone()];
         let widths: Vec<usize> = self.source.tensors().iter().map(|(_, width)| *width).collect();
         let mut out: Vec<Vec<f32>> =
-            widths.iter().map(|width| Vec::with_capacity(width * indices.len())).collect();
+            widths.iter().map(|width| Vec::with_capacity(width * own.len())).collect();
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        for index in indices {
+        for (place, index) in indices.iter().enumerate() {
             if *index >= self.len() {
                 return Err(DataError::NoExample { index: *index, len: self.len() });
             }
             let take = |buffer: &Buffer, row: usize| {
-                for ((to, from), width) in out.iter_mut().zip(&buffer.tensors).zip(&widths) {
+                let wanted = part.contains(&place);
+                for ((to, from), width) in out.iter_mut().zip(&buffer.tensors).zip(&widths).filter(|_| wanted)
+                {
                     to.extend_from_slice(&from[row * width..(row + 1) * width]);
                 }
             };
             self.visit(&mut held, *index, take)
                 .map_err(|error| candle_core::Error::msg(error.to_string()))?;
         }
-        let mut batch = Batch::new(indices.to_vec());
+        let mut batch = Batch::new(own.to_vec());
         for ((name, width), values) in self.source.tensors().iter().zip(out) {
-            batch = batch.with(name, Tensor::from_vec(values, (indices.len(), *width), device)?);
+            batch = batch.with(name, Tensor::from_vec(values, (own.len(), *width), device)?);
         }
         Ok(batch)
     }
@@ -215,7 +224,7 @@ mod tests {
         ActivationStream::new(source, StreamOptions { examples: 400, buffer_rows: 12, seed }).unwrap()
     }
 
-    fn rows(stream: &ActivationStream, indices: std::ops::Range<u64>) -> Vec<u32> {
+    fn rows(stream: &ActivationStream, indices: Range<u64>) -> Vec<u32> {
         let batch = stream.batch(&indices.collect::<Vec<_>>(), &Device::Cpu).unwrap();
         let both = batch.get("b").unwrap().to_vec2::<f32>().unwrap();
         let one = batch.get("a").unwrap().to_vec2::<f32>().unwrap();

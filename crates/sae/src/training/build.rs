@@ -13,7 +13,7 @@ use super::task::SaeTask;
 use crate::error::SaeError;
 
 /// How long and how fast.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RunOptions {
     /// Optimizer steps.
     pub steps: u64,

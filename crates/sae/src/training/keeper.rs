@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use serde_json::Value;
-use tenterhook_hooks::{BatchInfo, Cx, Hook, HookResult, NamedGrads};
+use tenterhook_hooks::{BatchInfo, BoxError, Cx, Hook, HookResult, NamedGrads};
 use tenterhook_nn::Param;
 use tenterhook_nn::ops::sparse::{Activity, row_norms};
-use tenterhook_train::World;
 use tenterhook_train::optim::{clip_scale, grad_norms};
+use tenterhook_train::{Together, World};
 
 use super::latents::{Numbers, Pending};
 use super::task::{Entry, SaeTask};
@@ -114,9 +114,15 @@ impl Hook for SaeKeeper {
             let dead = latents.dead(options.dead_after_tokens);
             if let (Some(dead), Some((inputs, squares))) = (dead, pending.missed.take()) {
                 // Rank 0 chooses, among the inputs that it has.
-                if self.world.is_first() {
-                    entry.resample(&dead, &inputs, &squares, cx.random().named(&entry.name))?;
-                }
+                let random = cx.random().named(&entry.name);
+                let chosen = match self.world.is_first() {
+                    true => entry.resample(&dead, &inputs, &squares, random),
+                    false => Ok(()),
+                };
+                self.world.all_well("new starts", chosen).map_err(|error| match error {
+                    Together::Own(error) => BoxError::from(error),
+                    Together::Others(error) => error.into(),
+                })?;
                 self.weights_of_first(entry)?;
                 latents
                     .since_fired

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use serde_json::{Value, json};
 use tenterhook_hooks::RunStatus;
-use tenterhook_train::{Finished, Interrupt, TrainError};
+use tenterhook_train::{Finished, Interrupt, TrainError, Trainer};
 
 use super::error::CliError;
 use super::{Outcome, output, signals};
@@ -22,17 +22,23 @@ pub(super) fn carry_out(mut begun: Begun, quiet: bool, as_json: bool) -> Result<
     let quiet = quiet || !begun.trainer.world().is_first();
     tell_begin(&begun, quiet || as_json);
     let interrupt = Interrupt::default();
-    signals::raise_on_signal(&interrupt)?;
-    let mut trainer = begun.trainer.with_interrupt(interrupt);
+    let mut trainer = begun.trainer.with_interrupt(interrupt.clone());
+    let prepared = signals::raise_on_signal(&interrupt).and_then(|()| add_progress(&mut trainer, quiet));
+    trainer.world().clone().all_well("the beginning", prepared)?;
+    let result = trainer.train();
+    begun.trainer = trainer;
+    Ok(Ended { begun, result })
+}
+
+/// Shows how far it is, unless a hook does that already.
+fn add_progress(trainer: &mut Trainer, quiet: bool) -> Result<(), CliError> {
     // Without a terminal the bar is lines of text, and those of `console_log` are enough.
     let shows =
         |kind: &str| kind == "progress" || (kind == "console_log" && !std::io::stderr().is_terminal());
     if !quiet && !trainer.list_hooks().iter().any(|hook| shows(&hook.kind)) {
         trainer.add_hook_from(&crate::training::registry(), &json!({ "kind": "progress" }))?;
     }
-    let result = trainer.train();
-    begun.trainer = trainer;
-    Ok(Ended { begun, result })
+    Ok(())
 }
 
 fn tell_begin(begun: &Begun, quiet: bool) {

@@ -1,6 +1,7 @@
 //! Starting ranks, and starting them again: `tenterhook train --ranks 4 --restarts 10`.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ pub(super) struct LaunchArgs {
     #[arg(long, value_name = "N")]
     ranks: Option<u32>,
     /// What starts them: a command that takes -n N, such as "mpirun --bind-to core" or "srun --mpi=pmix".
-    #[arg(long, value_name = "COMMAND", default_value = "mpirun", requires = "ranks")]
+    #[arg(long, value_name = "COMMAND", default_value = "mpirun --bind-to none", requires = "ranks")]
     launcher: String,
     /// Start again, from the last checkpoint, at most so many times when a process is killed, stops or loses its machine.
     #[arg(long, value_name = "N")]
@@ -48,13 +49,16 @@ impl LaunchArgs {
     /// Starts the processes, waits for them, and starts them again when they were cut off.
     pub(super) fn run(&self, asked: &Asked) -> Result<Outcome, CliError> {
         self.check()?;
-        let place =
-            tempfile::tempdir().map_err(|error| CliError::failed(format!("no temporary file: {error}")))?;
+        // Here rather than in /tmp: rank 0 may be on another machine.
+        let here = tempfile::Builder::new().prefix(".tenterhook-").tempdir_in(".");
+        let place = here.or_else(|_| tempfile::tempdir());
+        let place = place.map_err(|error| CliError::failed(format!("no temporary directory: {error}")))?;
         let told = place.path().join("run");
+        let told = std::path::absolute(&told).unwrap_or(told);
         let own: Vec<OsString> = std::env::args_os().skip(1).collect();
         let own = without(&own, &["--ranks", "--restarts", "--launcher"]);
         let again = without_origin(&own, asked);
-        let signalled = listen()?;
+        let mut signals = Signals::listen()?;
         let most = self.restarts.unwrap_or(0);
         for restart in 0..=most {
             let run = std::fs::read_to_string(&told).ok().filter(|_| restart > 0);
@@ -62,16 +66,14 @@ impl LaunchArgs {
                 Some(run) => [again.clone(), vec!["--resume".into(), run.into()]].concat(),
                 None => own.clone(),
             };
-            let status = wait(&mut self.start(&words, &told)?, &signalled)?;
+            let status = wait(&mut self.start(&words, &told)?, &mut signals)?;
             match status.code() {
                 Some(0) => return Ok(Outcome::Done),
                 Some(4) => return Ok(Outcome::Degraded),
                 Some(75) => return Ok(Outcome::Interrupted),
                 // They have said why, and would come to the same end again.
                 Some(code @ (1 | 2)) => return Err(CliError::with_code(code as u8)),
-                _ if signalled.iter().any(|(_, flag)| flag.load(Relaxed)) => {
-                    return Err(CliError::with_code(130));
-                }
+                _ if signals.heard > 0 => return Err(CliError::with_code(130)),
                 _ if restart < most => output::note(&format!(
                     "WARNING: the job was cut off ({status}); restart {} of {most}{}",
                     restart + 1,
@@ -116,38 +118,50 @@ impl LaunchArgs {
                 command
             }
         };
-        command.args(words).arg("--tell-run").arg(told);
+        // In a group of its own: what a terminal sends to all comes to the job once, by way of this process.
+        command.args(words).arg("--tell-run").arg(told).process_group(0);
         command.spawn().map_err(|error| failed(&command.get_program().to_string_lossy(), error))
     }
 }
 
-/// Signals are the job's: it saves and leaves.
-fn listen() -> Result<Vec<(i32, Arc<AtomicBool>)>, CliError> {
-    let listen = |signal| {
-        let flag = Arc::new(AtomicBool::new(false));
-        let failed = |error| CliError::failed(format!("signals cannot be handled: {error}"));
-        signal_hook::flag::register(signal, flag.clone()).map_err(failed)?;
-        Ok((signal, flag))
-    };
-    [SIGINT, SIGTERM, SIGUSR1].into_iter().map(listen).collect()
+/// Signals to this process are meant for the job: it saves and leaves.
+struct Signals {
+    flag: Arc<AtomicBool>,
+    /// How many there were.
+    heard: u32,
 }
 
-/// Waits for the job, and hands signals on to it.
-fn wait(job: &mut Child, signalled: &[(i32, Arc<AtomicBool>)]) -> Result<ExitStatus, CliError> {
-    let mut passed_on = false;
-    loop {
-        let ended = job
-            .try_wait()
-            .map_err(|error| CliError::failed(format!("the job cannot be waited for: {error}")))?;
-        if let Some(status) = ended {
-            return Ok(status);
+impl Signals {
+    fn listen() -> Result<Self, CliError> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGUSR1] {
+            let failed = |error| CliError::failed(format!("signals cannot be handled: {error}"));
+            signal_hook::flag::register(signal, flag.clone()).map_err(failed)?;
         }
-        let signal = signalled.iter().find(|(_, flag)| flag.load(Relaxed)).map(|(signal, _)| *signal);
-        if let Some(signal) = signal.filter(|_| !passed_on) {
-            passed_on = true;
+        Ok(Self { flag, heard: 0 })
+    }
+
+    /// Hands a signal on: the first as SIGUSR1, which launchers pass to their processes without ending them themselves, a further one as SIGTERM.
+    fn pass_on(&mut self, job: &Child) {
+        if self.flag.swap(false, Relaxed) {
+            self.heard += 1;
+            let signal = if self.heard == 1 { SIGUSR1 } else { SIGTERM };
             // SAFETY: it sends a signal to a child that has not been waited for.
             unsafe { libc::kill(job.id() as i32, signal) };
         }
+    }
+}
+
+/// Waits for the job, and hands signals on to it.
+fn wait(job: &mut Child, signals: &mut Signals) -> Result<ExitStatus, CliError> {
+    loop {
+        let ended = job.try_wait();
+        let ended =
+            ended.map_err(|error| CliError::failed(format!("the job cannot be waited for: {error}")))?;
+        if let Some(status) = ended {
+            return Ok(status);
+        }
+        signals.pass_on(job);
         std::thread::sleep(LOOK);
     }
 }

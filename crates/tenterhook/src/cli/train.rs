@@ -110,12 +110,12 @@ fn train_in(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<
     let start = Start { plan: &plan, registry, device: &device, args: args_given, parent: None };
     let begun = start.begin(how)?;
     if world.is_first() {
-        tell_run(args, &begun.run_dir)?;
+        tell_run(args, &begun.run_dir);
         if args.resume.is_some() && begun.resumed.is_none() {
             output::note("WARNING: the run was cut off before its first checkpoint; it begins again");
         }
     }
-    let resume = resume_command(args, &begun.run_dir);
+    let resume = resume_command(args, &begun.run_dir, world);
     let ended = carry_out(begun, args.quiet, args.json)?;
     match args.json {
         _ if !world.is_first() => {}
@@ -139,12 +139,13 @@ fn plan_of(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<P
     Ok(plan.in_world(world.clone()))
 }
 
-/// Tells whoever started this process which run it is.
-fn tell_run(args: &TrainArgs, run: &Path) -> Result<(), CliError> {
-    let Some(file) = &args.launch.tell_run else { return Ok(()) };
+/// Tells whoever started this process which run it is. Without that the run goes well, and cannot be started again by itself.
+fn tell_run(args: &TrainArgs, run: &Path) {
+    let Some(file) = &args.launch.tell_run else { return };
     let run = std::path::absolute(run).unwrap_or_else(|_| run.to_path_buf());
-    disk::atomic_write(file, |to| to.write_all(run.to_string_lossy().as_bytes()))
-        .map_err(|error| CliError::failed(format!("{}: {error}", file.display())))
+    if let Err(error) = disk::atomic_write(file, |to| to.write_all(run.to_string_lossy().as_bytes())) {
+        output::note(&format!("WARNING: {}: {error}; there will be no restart", file.display()));
+    }
 }
 
 /// The directory of runs that a dashboard shows: the one that the run is in, which may be elsewhere when it is resumed.
@@ -157,9 +158,13 @@ fn runs_to_show(plan: &Plan, resumed: Option<&Path>) -> PathBuf {
 }
 
 /// The command that goes on with a run: with everything that changed the configuration.
-fn resume_command(args: &TrainArgs, run_dir: &Path) -> String {
+fn resume_command(args: &TrainArgs, run_dir: &Path, world: &World) -> String {
     let text = |path: &Path| path.display().to_string();
-    let mut words = vec!["tenterhook".to_string(), "train".to_string(), text(&args.config)];
+    let mut words = Vec::new();
+    if !world.is_alone() {
+        words.extend(["mpirun".to_string(), "-n".to_string(), world.size().to_string()]);
+    }
+    words.extend(["tenterhook".to_string(), "train".to_string(), text(&args.config)]);
     words.extend(["--resume".to_string(), text(run_dir)]);
     words.extend(args.set.iter().flat_map(|set| ["--set".to_string(), set.clone()]));
     words.extend(args.hooks.iter().flat_map(|file| ["--hooks".to_string(), text(file)]));
@@ -236,9 +241,23 @@ pub(super) fn set_threads(given: Option<usize>, world: &World) {
 /// How many threads a rank gets: its share of the machine's, unless the launcher or the user has given it some.
 fn threads_of_rank(world: &World) -> Option<usize> {
     let given = std::env::var_os("RAYON_NUM_THREADS").is_some();
-    let mine = std::thread::available_parallelism().map_or(1, usize::from);
-    let all =
-        std::fs::read_to_string("/proc/cpuinfo").map_or(mine, |text| text.matches("processor\t").count());
-    // Fewer than there are: it is bound to these.
-    (!given && !world.is_alone() && mine >= all).then(|| (mine / world.on_this_host()).max(1))
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    (!given && !world.is_alone() && !is_bound()).then(|| (all / world.on_this_host()).max(1))
+}
+
+/// Whether the launcher has given the process some cores of the machine, and not all.
+#[cfg(target_os = "linux")]
+fn is_bound() -> bool {
+    // SAFETY: the set is a plain array of bits, which the system fills; the count of cores is asked for.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) == 0
+            && i64::from(libc::CPU_COUNT(&set)) < libc::sysconf(libc::_SC_NPROCESSORS_ONLN)
+    }
+}
+
+/// Other systems do not tell.
+#[cfg(not(target_os = "linux"))]
+fn is_bound() -> bool {
+    false
 }

@@ -27,6 +27,9 @@ fn scene() -> Job {
     let ids = |i: u64| (0..9 + i % 7).map(|j| random.below(i * 100 + j, 60)).collect::<Vec<u64>>();
     let sequences: Vec<Vec<u64>> = (0..41).map(ids).collect();
     fs::write(job.path().join("ids.json"), serde_json::to_string(&sequences).unwrap()).unwrap();
+    let letter = |i: u64| char::from(b"helowrd "[random.below(7000 + i, 8) as usize]);
+    let texts: Vec<String> = (0..40).map(|i| (0..20).map(|j| letter(i * 20 + j)).collect()).collect();
+    fs::write(job.path().join("texts.txt"), texts.join("\n")).unwrap();
     job
 }
 
@@ -84,15 +87,17 @@ fn autoencoders_of_several_ranks_are_those_of_one() {
     done(job.ranks(2, &capture("acts")));
     // The last one is alike until dead latents begin to learn from what a rank's part misses, or get a start that rank 0 chooses.
     let cases = [
-        ("topk", "--k 4", 40),
-        ("jumprelu", "--l0 0.1", 40),
-        ("standard", "--l1 0.1", 40),
-        ("topk", "--k 4 --dead-after 200 --resample-every 15", 3),
+        ("topk", "--k 4 --store acts", 40),
+        ("jumprelu", "--l0 0.1 --store acts", 40),
+        ("standard", "--l1 0.1 --store acts", 40),
+        ("topk", "--k 4 --dead-after 200 --resample-every 15 --store acts", 3),
+        // Every rank runs the model on a part of each buffer, and batches lie across their ends.
+        ("standard", "--l1 0.1 --file texts.txt --buffer 100 --context 16", 40),
     ];
     for (number, (arch, more, alike)) in cases.into_iter().enumerate() {
         let train = |out: &str| {
             let words = format!(
-                "sae train model --points {POINT} --store acts --arch {arch} {more} --d-sae 32 --batch 64 --steps 40 --metrics-every 1 --checkpoint-every 20 --lr 1e-3 -q --out {out}"
+                "sae train model --points {POINT} --arch {arch} {more} --d-sae 32 --batch 64 --steps 40 --metrics-every 1 --checkpoint-every 20 --lr 1e-3 -q --out {out}"
             );
             words.split_whitespace().map(str::to_string).collect::<Vec<_>>()
         };

@@ -50,6 +50,19 @@ fn p28_a_signal_to_one_rank_interrupts_all_and_the_run_goes_on() {
 }
 
 #[test]
+fn p28_a_signal_to_the_launcher_saves_and_leaves() {
+    for what in [libc::SIGINT, libc::SIGTERM] {
+        let job = Job::new(&CONFIG.replace("steps = 200", "steps = 100000"));
+        let started = job.launched(2, 3, &[]).spawn().unwrap();
+        crate::cut_off::wait_for_rows(&job, &started, 20);
+        signal(started.id() as i32, what);
+        let done = end_within(started, SOON);
+        assert_eq!(done.status.code(), Some(75), "{}", text(&done));
+        assert_eq!(job.record()["status"], "interrupted");
+    }
+}
+
+#[test]
 fn p28_data_of_any_size_ends_no_run() {
     for examples in [1, 4, 5, 6, 7] {
         let config = CONFIG

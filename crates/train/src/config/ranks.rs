@@ -33,7 +33,7 @@ pub struct RanksSection {
     pub batch: BatchOf,
     /// Which gradients update hooks get: the "summed" ones of the whole batch, or the "local" share of a rank before the sum.
     pub update_hooks: UpdateHooks,
-    /// Compares the weights of all ranks every so many steps, and before every checkpoint.
+    /// Compares the weights of all ranks every so many steps, and before every checkpoint of `train.checkpoint_every`.
     pub check_every: u64,
     /// So many megabytes of gradients are summed at a time.
     pub bucket_mb: f64,

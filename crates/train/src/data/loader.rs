@@ -99,7 +99,7 @@ impl Loader {
             return Err(DataError::NoBatch { name: self.name.clone(), batch: batch_idx, len });
         }
         let first_row = own.start;
-        Ok(PartOfBatch { batch: self.dataset.batch(&indices[own], device)?, first_row, counts })
+        Ok(PartOfBatch { batch: self.dataset.part(&indices, own, device)?, first_row, counts })
     }
 
     fn batch_size(&self) -> u64 {

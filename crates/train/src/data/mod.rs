@@ -21,6 +21,8 @@ mod stream;
 mod text;
 mod tokens;
 
+use std::ops::Range;
+
 use candle_core::Device;
 pub use tenterhook_hooks::Permutation;
 use tenterhook_hooks::{Batch, BoxError};
@@ -53,6 +55,12 @@ pub trait Dataset: Send + Sync {
 
     /// The examples of these indices, in this order. An index outside the set is an error.
     fn batch(&self, indices: &[u64], device: &Device) -> Result<Batch, DataError>;
+
+    /// A part of the examples of these indices: what one of several processes gets of a batch. All of them ask at the same time, each for its own part,
+    /// so a set that they compute together does it here.
+    fn part(&self, indices: &[u64], part: Range<usize>, device: &Device) -> Result<Batch, DataError> {
+        self.batch(&indices[part], device)
+    }
 
     /// What tells this set from another one, for the record of a run and for the check when it resumes.
     fn fingerprint(&self) -> serde_json::Value;

@@ -209,7 +209,8 @@ impl Trainer {
         if !between {
             return Ok(None);
         }
-        if self.progress.stop.is_some() {
+        let stopped = if self.world.is_alone() { self.progress.stop.is_some() } else { self.agreed.stop };
+        if stopped {
             return Ok(Some(RunStatus::Stopped));
         }
         Ok((self.steps_are_done() && self.progress.stage == Stage::EpochStart)
@@ -240,6 +241,7 @@ impl Trainer {
         // Also what a run that failed had captured: it may be what it failed of.
         let captures = self.write_captures();
         let result = result.and_then(|status| captures.map(|()| status));
+        let result = self.last_words(result);
         self.whereabouts.enter(Phase::Idle, self.progress.step);
         let status = *result.as_ref().unwrap_or(&RunStatus::Error);
         let reason = match (&result, &self.progress.stop) {

@@ -157,7 +157,9 @@ impl Trainer {
         let hooks = hooks.collect::<Result<Vec<_>, _>>().map_err(TrainError::Save)?;
         let published = self.events.metrics().into_iter().filter(|(name, _)| !name.starts_with("time/"));
         let published = published.map(|(name, value)| (name, Number(value))).collect();
-        let progress = Progress { clock: self.events.clock(), published, ..self.progress.clone() };
+        let validation_asked = self.progress.validation_asked || self.agreed.validate;
+        let progress =
+            Progress { clock: self.events.clock(), published, validation_asked, ..self.progress.clone() };
         let logs = self.run.as_ref().map(|run| run.log_ends());
         Ok(Moment { progress, hooks, logs })
     }

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenterhook_hooks::{HookError, Metrics, NamedGrads, RunStatus};
+use tenterhook_nn::Param;
 use tenterhook_record::metrics::Number;
 
 use super::Trainer;
@@ -17,9 +18,9 @@ use super::step::Loaded;
 use crate::checkpoint::as_safetensors;
 use crate::error::TrainError;
 use crate::optim::read;
-use crate::progress::Stop;
+use crate::progress::{Stop, Waiting};
 use crate::watchdog::Phase;
-use crate::world::{World, sum_all};
+use crate::world::{World, WorldError, sum_all};
 
 /// What ranks have agreed on, and what this one has still to tell.
 #[derive(Default)]
@@ -28,6 +29,10 @@ pub(super) struct Agreed {
     pub(super) interrupted: bool,
     /// A hook asked for a validation.
     pub(super) validate: bool,
+    /// A hook asked for the end.
+    pub(super) stop: bool,
+    /// How often an update hook has failed here, and left the gradients as they were.
+    failed_updates: u64,
     /// The step after which weights were last compared.
     checked_at: Option<u64>,
     /// Failures of hooks that rank 0 has not heard of.
@@ -45,6 +50,8 @@ struct Wishes {
     interrupted: bool,
     stop: Option<Stop>,
     validate: bool,
+    /// Checkpoints that hooks asked for; rank 0 writes them.
+    waiting: Vec<Waiting>,
     errors: Vec<Value>,
     /// What must be the same everywhere.
     standing: String,
@@ -120,8 +127,10 @@ impl Trainer {
         }
         self.silence_others(); // a checkpoint may have switched them on
         let model = self.model.clone();
-        let describe = |(name, x): (&str, &Tensor)| format!("{name} {:?} {:?}", x.dims(), x.dtype());
-        let own = model.params().iter().map(|param| describe((param.name(), param.value()))).collect();
+        let describe = |param: &Param| {
+            format!("{} {:?} {:?}", param.name(), param.value().dims(), param.value().dtype())
+        };
+        let own = model.params().iter().map(describe).collect();
         let all: Vec<Vec<String>> = self.world.meet("the parameters", own)?;
         if let Some(rank) = all.iter().position(|one| *one != all[0]) {
             let differs = all[rank].iter().find(|param| !all[0].contains(param));
@@ -157,11 +166,13 @@ impl Trainer {
             interrupted: self.interrupt.is_raised(),
             stop: self.progress.stop.clone(),
             validate: std::mem::take(&mut self.progress.validation_asked),
+            waiting: self.progress.waiting.clone(),
             errors: std::mem::take(&mut self.agreed.errors),
             standing: self.standing(),
             weights: compare.then(|| self.hash_of_weights()).transpose()?,
         };
-        let all = self.meet(&format!("the end of step {step}"), wishes)?;
+        let compared = if compare { ", with weights" } else { "" };
+        let all = self.meet(&format!("the end of step {step}{compared}"), wishes)?;
         self.check_same("the state of the run", all.iter().map(|one| Some(&one.standing)))?;
         self.check_same("the weights", all.iter().map(|one| one.weights.as_ref()))?;
         if compare {
@@ -169,6 +180,7 @@ impl Trainer {
         }
         self.agreed.interrupted |= all.iter().any(|one| one.interrupted);
         self.agreed.validate |= all.iter().any(|one| one.validate);
+        self.agreed.stop |= all.iter().any(|one| one.stop.is_some());
         if self.progress.stop.is_none() {
             self.progress.stop = all.iter().enumerate().find_map(|(rank, one)| {
                 let Stop { hook_id, reason } = one.stop.clone()?;
@@ -176,8 +188,15 @@ impl Trainer {
                 Some(Stop { hook_id, reason: format!("{reason}{whose}") })
             });
         }
-        let errors = all.into_iter().skip(1).flat_map(|one| one.errors);
-        self.note_errors_of_others(errors.collect());
+        let (waiting, errors): (Vec<_>, Vec<_>) =
+            all.into_iter().skip(1).map(|one| (one.waiting, one.errors)).unzip();
+        // The same hook asks on every rank; what another rank alone asks for is rank 0's to do as well.
+        for wish in waiting.into_iter().flatten().filter(|_| self.world.is_first()) {
+            if !self.progress.waiting.contains(&wish) {
+                self.progress.waiting.push(wish);
+            }
+        }
+        self.note_errors_of_others(errors.into_iter().flatten().collect());
         Ok(())
     }
 
@@ -203,26 +222,43 @@ impl Trainer {
 
     /// At the end: all have come to it, or hear who has not.
     pub(super) fn part(&mut self, result: Result<RunStatus, TrainError>) -> Result<RunStatus, TrainError> {
-        match result {
-            Ok(status) => self.come_together(true).map(|()| status),
-            Err(error @ TrainError::World(_)) => Err(error),
-            Err(error) => {
-                self.world.fail(&error.to_string());
-                Err(error)
+        let result = result.and_then(|status| self.come_together(true).map(|()| status));
+        if let Err(error) = &result {
+            self.world.fail(&error.to_string()); // but for what others have told
+        }
+        result
+    }
+
+    /// After the last events and saves: what went wrong in them on another rank stands in the record, and is not lost.
+    pub(super) fn last_words(
+        &mut self,
+        result: Result<RunStatus, TrainError>,
+    ) -> Result<RunStatus, TrainError> {
+        if self.world.is_alone() || self.world.is_over() {
+            return result;
+        }
+        let problem = result.as_ref().err().map(|error| error.to_string());
+        let errors = std::mem::take(&mut self.agreed.errors);
+        let all = self.meet("the end", (problem, errors))?;
+        let failed = all.iter().enumerate().find_map(|(rank, (problem, _))| Some((rank, problem.clone()?)));
+        self.note_errors_of_others(all.into_iter().skip(1).flat_map(|(_, errors)| errors).collect());
+        match (result, failed) {
+            (Ok(_), Some((rank, problem))) => {
+                let host = self.world.hosts()[rank].clone();
+                Err(WorldError::Failed { rank, host, problem }.into())
             }
+            (result, _) => result,
         }
     }
 
-    /// The step, the place in the data, and what hooks have made of learning rates and frozen parameters.
+    /// The step, the place in the data, what hooks have made of learning rates and frozen parameters, and how often they failed to change gradients.
     fn standing(&self) -> String {
         let progress = &self.progress;
         let lrs: Vec<Vec<f64>> =
             progress.lr_scale.iter().map(|scales| scales.iter().map(|scale| scale.0).collect()).collect();
-        let Ok(text) = serde_json::to_string(&json!([progress.step, progress.cursor, lrs, progress.frozen]))
-        else {
-            return String::new(); // never: all of it is JSON
-        };
-        blake3::hash(text.as_bytes()).to_hex()[..16].to_string()
+        let failed = self.agreed.failed_updates;
+        let all = json!([progress.step, progress.cursor, lrs, progress.frozen, failed]);
+        blake3::hash(all.to_string().as_bytes()).to_hex()[..16].to_string()
     }
 
     fn hash_of_weights(&self) -> Result<String, TrainError> {
@@ -255,7 +291,7 @@ impl Trainer {
                 let (rank, step) = (other + 1, self.progress.step);
                 let host = &self.world.hosts()[rank];
                 let message = format!(
-                    "after step {step}, {what} of rank {rank} on {host} differs from that of rank 0. A hook that decides by something of its own on every rank can do that (a clock, a random number, its part of the batch)"
+                    "after step {step}, {what} of rank {rank} on {host} differs from that of rank 0. A hook that decides by something of its own on every rank can do that (a clock, a random number, its part of the batch), and so can one that failed on that rank only"
                 );
                 Err(self.world.come_apart(message).into())
             }
@@ -264,6 +300,7 @@ impl Trainer {
 
     /// Keeps failures of hooks for rank 0, which writes them down.
     pub(super) fn keep_errors_for_first(&mut self, errors: &[HookError]) {
+        self.agreed.failed_updates += errors.iter().filter(|error| error.event == "update").count() as u64;
         if self.world.is_first() {
             return;
         }
@@ -340,11 +377,7 @@ impl Trainer {
         if self.world.is_alone() {
             return Ok((losses.to_vec(), trouble));
         }
-        // A part that does not count may have no loss, and that is nobody's.
-        let part = |(loss, share): (&f64, &BatchShare)| match share.share {
-            0.0 => Number(0.0),
-            share => Number(loss * share),
-        };
+        let part = |(loss, share): (&f64, &BatchShare)| Number(loss * share.share);
         let parts: Vec<Number> = losses.iter().zip(shares).map(part).collect();
         let all = self.meet(&format!("the losses of step {}", self.progress.step), (parts, trouble))?;
         let batches = all.iter().map(|(parts, _)| parts.len()).min().unwrap_or(0);
@@ -398,11 +431,8 @@ impl Trainer {
         for (name, Number(value)) in all.into_iter().flatten() {
             values.entry(name).or_default().push(value);
         }
-        Ok(values
-            .into_iter()
-            .map(|(name, values)| (reduced(&name, &values), name))
-            .map(|(x, name)| (name, x))
-            .collect())
+        let one = |(name, values): (String, Vec<f64>)| (name.clone(), reduced(&name, &values));
+        Ok(values.into_iter().map(one).collect())
     }
 
     /// What all ranks found for their batches of a validation set, in the order of the batches; nothing when one of them was interrupted.

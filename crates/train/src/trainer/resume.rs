@@ -64,7 +64,7 @@ impl Trainer {
         }
         if self.settings.ranks.batch == BatchOf::EachRank && state.ranks != self.world.size() {
             return Err(unfit(format!(
-                "it was saved by {} ranks, and there are {}: with `ranks.batch = \"each_rank\"` the steps would be of another size, and the place in the data another one. Start as many ranks again, or begin a new run with --fork",
+                "it was saved by {} ranks, and there are {}: with `ranks.batch = \"each_rank\"` the steps would be of another size, and the place in the data another one. Start as many ranks again",
                 state.ranks,
                 self.world.size()
             )));

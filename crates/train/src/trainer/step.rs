@@ -122,15 +122,24 @@ impl Trainer {
             self.events.set_clock(clock);
             let last = i + 1 == batches.len();
             self.fire(Event::TrainBatchStart(&loaded.info(&Metrics::new(), last)))?;
-            let loss = self.backward_of(loaded, last, shares[i].share / batches.len() as f64, &mut sums)?;
+            let loss = match shares[i].share {
+                0.0 => 0.0, // there is nothing of this batch that counts here
+                share => self.backward_of(loaded, last, share / batches.len() as f64, &mut sums)?,
+            };
             losses.push(loss);
-            self.progress.tokens_seen += shares[i].tokens;
+            if self.world.is_alone() {
+                self.progress.tokens_seen += shares[i].tokens;
+            }
             if loss.is_finite() && !last {
                 self.end_batch(loaded, loss, last)?;
                 continue;
             }
             let trouble = (!loss.is_finite()).then(|| self.look_into_loss(loaded, loss));
             let (all, trouble) = self.losses_of_all(&losses, &shares, trouble)?;
+            if !self.world.is_alone() {
+                self.progress.tokens_seen +=
+                    shares[..all.len()].iter().map(|share| share.tokens).sum::<u64>();
+            }
             outcome.loss = match (&trouble, all.last()) {
                 (None, _) => all.iter().map(|loss| loss / batches.len() as f64).sum(),
                 (Some(_), loss) => loss.copied().unwrap_or(f64::NAN),

@@ -10,6 +10,14 @@ const LAUNCHERS: [(&str, &str); 4] = [
     ("SLURM", "SLURM_STEP_NUM_TASKS"),
 ];
 
+/// In the environment of processes that a launcher starts together, and that have nothing to do with each other.
+const ALONE: &str = "TENTERHOOK_ALONE";
+
+/// Whether this process is to work by itself, whoever was started with it.
+pub(super) fn is_to_be_alone() -> bool {
+    here(ALONE).is_some_and(|value| value == "1")
+}
+
 /// As how many processes this one was started, and by whom, where that is more than one.
 fn started_as(variable: impl Fn(&str) -> Option<String>) -> Option<(&'static str, usize)> {
     let several = |(launcher, name): &(&'static str, &str)| {
@@ -29,7 +37,7 @@ pub(super) fn check_no_others() -> Result<(), WorldError> {
     match started_as(here) {
         None => Ok(()),
         Some((launcher, size)) => Err(WorldError::Unreachable(format!(
-            "{launcher} has started {size} processes together, and this build knows nothing of the others: each would train by itself. Build it with --features mpi"
+            "{launcher} has started {size} processes together, and this build knows nothing of the others: each would do the same by itself. Build it with --features mpi, or set {ALONE}=1 where each has work of its own"
         ))),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`World`] is made of ranks, numbered from 0; without MPI, or when the process was started alone, it has one. Ranks work apart and
 //! come together at places that have names. There every one says something and hears what all said ([`World::meet`]); a rank that failed
-//! comes to the next such place too, and says that, so that nobody waits for it. Large numbers go in buckets ([`mean`](sums)), after a
+//! comes to the next such place too, and says that, so that nobody waits for it. Many numbers at once are summed in buckets, after a
 //! meeting at which all were well.
 
 mod environment;
@@ -16,7 +16,7 @@ mod sums;
 pub(crate) mod threads;
 mod transport;
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -69,6 +69,12 @@ enum Said<T> {
     Failed(String),
 }
 
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "World(rank {} of {})", self.rank(), self.size())
+    }
+}
+
 impl Default for World {
     fn default() -> Self {
         Self::alone()
@@ -82,8 +88,12 @@ impl World {
     }
 
     /// The world that this process was started in: that of `mpirun` or `srun` where the program is built with the feature `mpi`, else a
-    /// world of one. It is an error to have been started as one of several and not to reach the others: all would do the same work.
+    /// world of one. It is an error to have been started as one of several and not to reach the others: all would do the same work. Where
+    /// they are to work apart, the variable `TENTERHOOK_ALONE=1` says so.
     pub fn join() -> Result<Self, WorldError> {
+        if environment::is_to_be_alone() {
+            return Ok(Self::alone());
+        }
         #[cfg(feature = "mpi")]
         {
             let world = Self::new(Box::new(mpi::Mpi::start()?));
@@ -156,6 +166,11 @@ impl World {
     pub fn meet<T: Serialize + DeserializeOwned>(&self, at: &str, what: T) -> Result<Vec<T>, WorldError> {
         if self.is_alone() {
             return Ok(vec![what]);
+        }
+        if self.is_over() {
+            return Err(WorldError::Apart(format!(
+                "a rank has failed before, and nobody comes to `{at}` any more"
+            )));
         }
         let heard = self.exchange(&Said::Well { at: at.to_string(), what });
         self.first_failure(&heard)?;
@@ -240,6 +255,21 @@ impl World {
         &*self.0.transport
     }
 
+    /// The numbers of all ranks, in order; they need not be equally many.
+    pub fn gather_numbers<T: bytemuck::Pod>(&self, numbers: &[T]) -> Result<Vec<Vec<T>>, WorldError> {
+        let counts = self.meet("numbers", numbers.len())?;
+        let at_a_time = (AT_A_TIME / self.size() / size_of::<T>().max(1)).max(1);
+        let rounds = counts.iter().map(|count| count.div_ceil(at_a_time)).max().unwrap_or(0);
+        let mut all: Vec<Vec<T>> = counts.iter().map(|count| Vec::with_capacity(*count)).collect();
+        for round in 0..rounds {
+            let part = numbers.chunks(at_a_time).nth(round).unwrap_or_default();
+            for (all, bytes) in all.iter_mut().zip(self.0.transport.gather(bytemuck::cast_slice(part))) {
+                all.extend(bytemuck::pod_collect_to_vec::<u8, T>(&bytes));
+            }
+        }
+        Ok(all)
+    }
+
     /// Overwrites the numbers of all ranks with those of rank 0; all have as many.
     pub fn broadcast<T: bytemuck::Pod>(&self, numbers: &mut [T]) {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(numbers);
@@ -271,6 +301,16 @@ mod tests {
             });
             let squares: Vec<usize> = (0..size).map(|rank| rank * rank).collect();
             assert!(heard.iter().all(|one| *one == (squares.clone(), "go".to_string(), size)));
+        }
+    }
+
+    #[test]
+    fn numbers_of_all_ranks_come_in_order() {
+        for size in [1, 2, 3] {
+            let all =
+                in_threads(size, |world| world.gather_numbers(&vec![world.rank() as f32; 3 * world.rank()]));
+            let expected: Vec<Vec<f32>> = (0..size).map(|rank| vec![rank as f32; 3 * rank]).collect();
+            assert!(all.into_iter().all(|one| one.unwrap() == expected));
         }
     }
 

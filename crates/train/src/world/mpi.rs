@@ -21,7 +21,7 @@ pub(super) struct Mpi {
 }
 
 impl Mpi {
-    /// Starts MPI, which a process can do once.
+    /// Starts MPI, which a process can do once. The heartbeat begins when all ranks are there.
     pub(super) fn start() -> Result<Self, WorldError> {
         let failed = |problem: &str| WorldError::Unreachable(format!("MPI does not start: {problem}"));
         // The heartbeat has a thread of its own.
@@ -62,6 +62,8 @@ impl Transport for Mpi {
         let world = everybody();
         let mut lengths = vec![0u64; self.size];
         world.all_gather_into(&(bytes.len() as u64), &mut lengths[..]);
+        // All ranks have the same sum before them, so all end here.
+        assert!(lengths.iter().sum::<u64>() <= i32::MAX as u64, "ranks have more than 2 GiB to say");
         let lengths: Vec<i32> = lengths.into_iter().map(|length| length as i32).collect();
         let starts: Vec<i32> = lengths
             .iter()

@@ -9,7 +9,7 @@ use tenterhook_lens::{
     CaptureToOptions, Captured, LanguageModel, LensError, LocalStore, LongTexts, StoreOptions, StoreReader,
     StoreSummary,
 };
-use tenterhook_train::World;
+use tenterhook_train::{Together, World};
 
 use super::super::progress::Counting;
 use super::file::check_captures;
@@ -41,11 +41,19 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry, world: &World) ->
     let own = world.share().of(count as usize);
     world.all_well("the parts", if own.is_empty() { Err(too_few(count, world)) } else { Ok(()) })?;
     let (count, sequences) = (own.len() as u64, sequences.skip(own.start).take(own.len()));
-    let captured = capture_part(args, &lm, count, sequences, &run);
-    let (captured, summary, took) = world.all_well("the end", captured)?;
+    let captured = capture_part(args, &lm, count, sequences, &run, world.size());
+    let (captured, summary, took) = world.all_well("the end", captured).map_err(during_work)?;
     // Every process has a report; rank 0 tells all of them, in order.
     tell_all(args, world, &captured, &summary, took)?;
     Ok(outcome(&captured.report))
+}
+
+/// What has been begun and failed on another rank is no mistake in what was given.
+fn during_work(error: Together<CliError>) -> CliError {
+    match error {
+        Together::Own(error) => error,
+        Together::Others(error) => CliError::failed(error.to_string()),
+    }
 }
 
 fn too_few(texts: u64, world: &World) -> CliError {
@@ -59,6 +67,7 @@ fn capture_part(
     count: u64,
     sequences: impl Iterator<Item = Result<Vec<u32>, LensError>>,
     run: &str,
+    ranks: usize,
 ) -> Result<(Captured, StoreSummary, Duration), CliError> {
     let options = CaptureToOptions {
         points: (!args.points.is_empty()).then(|| args.points.clone().into()),
@@ -76,7 +85,7 @@ fn capture_part(
         StoreOptions {
             memory_limit: args.memory_limit.map_or(256 * MIB, |mib| mib.saturating_mul(MIB)),
             dtype: args.dtype.map(|given| given.dtype()),
-            about: about(args),
+            about: about(args, ranks),
             ..StoreOptions::default()
         },
     )?;
@@ -101,7 +110,7 @@ fn tell_all(
 ) -> Result<(), CliError> {
     for rank in 0..world.size() {
         let told = if rank == world.rank() { tell(args, captured, summary, took) } else { Ok(()) };
-        world.all_well("the report", told)?;
+        world.all_well("the report", told).map_err(during_work)?;
     }
     Ok(())
 }
@@ -153,7 +162,7 @@ fn tell(
 }
 
 /// Who reads the store wants to know where it comes from.
-fn about(args: &CaptureArgs) -> Map<String, Value> {
+fn about(args: &CaptureArgs, ranks: usize) -> Map<String, Value> {
     let source = match (&args.tokens_file, &args.file) {
         (Some(path), _) | (_, Some(path)) => path.display().to_string(),
         _ => format!("{} texts", args.text.len()),
@@ -169,6 +178,7 @@ fn about(args: &CaptureArgs) -> Map<String, Value> {
         ("context".to_string(), json!(args.max_tokens.or(args.context))),
         ("prepend_bos".to_string(), json!(args.bos.choice())),
         ("tenterhook".to_string(), json!(env!("CARGO_PKG_VERSION"))),
+        ("ranks".to_string(), json!(ranks)),
     ])
 }
 

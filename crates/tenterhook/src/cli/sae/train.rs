@@ -9,8 +9,8 @@ use tenterhook_hooks::{HookRegistry, RunStatus, glob_matches, nearest};
 use tenterhook_lens::StoreReader;
 use tenterhook_record::name::file_safe;
 use tenterhook_sae::source::{
-    ActivationSource, ActivationStream, ModelActivations, PointActivations, Several, StoreActivations,
-    StreamOptions,
+    ActivationSource, ActivationStream, ModelActivations, PointActivations, Several, Shared,
+    StoreActivations, StreamOptions,
 };
 use tenterhook_sae::training::{RunOptions, SaeTask, SaeTraining, SparsityLoss, trainer};
 use tenterhook_sae::{Architecture, Normalize, Reshape, SaeConfig};
@@ -235,7 +235,10 @@ type Prepared = (Trainer, Value, Arc<SaeTask>, Arc<ActivationStream>);
 
 fn prepare(args: &TrainArgs, registry: &HookRegistry, world: &World) -> Result<Prepared, CliError> {
     let device = device::parse(args.model.device())?;
-    let source = source(args)?;
+    let mut source = source(args)?;
+    if args.store.is_none() && !world.is_alone() {
+        source = Arc::new(Shared::new(source, world.clone()));
+    }
     let saes = configs(args, &*source)?;
     let options = options(args);
     let task = Arc::new(SaeTask::new(saes, options, args.seed, &device)?);

@@ -231,6 +231,87 @@ fn p28_the_end_that_one_rank_asks_for_is_that_of_all() {
 }
 
 #[test]
+fn p28_an_end_that_one_rank_asks_for_at_the_start_is_that_of_all() {
+    struct AtStart;
+    impl Hook for AtStart {
+        fn kind(&self) -> &str {
+            "at_start"
+        }
+        fn on_train_start(&mut self, cx: &mut Cx) -> HookResult {
+            if cx.state().is_some_and(|state| state.rank == 1) {
+                cx.stop("not today");
+            }
+            Ok(())
+        }
+    }
+    let all = Case::new(37, 8, 50).run(2, |trainer| {
+        trainer.add_hook(AtStart).unwrap();
+    });
+    assert!(all.iter().all(|one| one.step == all[0].step && one.step < 2));
+    assert!(all.into_iter().all(|one| one.ended.unwrap().status == RunStatus::Stopped));
+}
+
+#[test]
+fn p25_an_update_hook_that_fails_on_one_rank_ends_the_run_at_that_step() {
+    struct Fails;
+    impl Hook for Fails {
+        fn kind(&self) -> &str {
+            "fails"
+        }
+        fn update(&mut self, _grads: &mut NamedGrads, cx: &mut Cx) -> HookResult {
+            let here = cx.state().is_some_and(|state| (state.rank, state.step) == (1, 2));
+            if here { Err("oh".into()) } else { Ok(()) }
+        }
+    }
+    let all = Case::new(37, 8, 50).run(2, |trainer| {
+        trainer.add_hook(Fails).unwrap();
+    });
+    for one in all {
+        let error = one.ended.unwrap_err();
+        assert!(
+            error.starts_with("the ranks have come apart: after step 3, the state of the run"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn p28_a_rank_whose_part_does_not_count_changes_nothing() {
+    // The first half of every batch has no weight, and no loss either.
+    struct Half(Net);
+    impl TrainModel for Half {
+        fn points(&self) -> &Arc<PointTable> {
+            &self.0.points
+        }
+        fn params(&self) -> &Params {
+            &self.0.params
+        }
+        fn forward(&self, batch: &Batch, pass: &Pass) -> Result<Tensor> {
+            self.0.forward(batch, pass)
+        }
+        fn loss(&self, output: &Tensor, batch: &Batch) -> Result<Tensor> {
+            match self.loss_weight(batch)? {
+                0.0 => candle_core::bail!("nothing counts"),
+                _ => self.0.loss(output, batch),
+            }
+        }
+        fn loss_weight(&self, batch: &Batch) -> Result<f64> {
+            Ok(batch.examples().iter().filter(|example| **example >= 4).count() as f64)
+        }
+    }
+    let steps = in_threads(2, |world| {
+        let net = Arc::new(Half(Net::new()));
+        let loader = Loader::new("train", data(8, None), 8);
+        let mixture = Mixture::new(vec![loader], Strategy::Sequential, 1).unwrap();
+        let optimizers =
+            Optimizer::build(&[OptimizerConfig::new(Kind::AdamW, 0.02)], net.params(), false).unwrap();
+        let trainer = Trainer::new(net.clone(), mixture, optimizers, Settings::steps(5)).unwrap();
+        trainer.with_world(world).train().map(|finished| finished.steps).map_err(|error| error.to_string())
+    });
+    assert_eq!(steps, [Ok(5), Ok(5)]);
+}
+
+#[test]
 fn p28_a_hook_that_fails_on_one_rank_ends_all() {
     let all = Case::new(37, 8, 50).run(3, |trainer| {
         let options = HookOptions { on_error: OnError::Abort, ..HookOptions::default() };
