@@ -91,8 +91,8 @@ const BROKEN: [(&str, &[&str]); 13] = [
     (
         "GOOD\n[trian]\nsteps = 3\n[hook]\nkind = 'x'\n",
         &[
-            "line 10: trian: unknown section; there are run, model, data, train, optimizer, schedule, hooks, hooks_config; did you mean `train`?",
-            "line 12: hook: unknown section; there are run, model, data, train, optimizer, schedule, hooks, hooks_config; did you mean `hooks`?",
+            "line 10: trian: unknown section; there are run, model, data, train, optimizer, schedule, ranks, hooks, hooks_config; did you mean `train`?",
+            "line 12: hook: unknown section; there are run, model, data, train, optimizer, schedule, ranks, hooks, hooks_config; did you mean `hooks`?",
         ],
     ),
     (
