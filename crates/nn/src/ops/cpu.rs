@@ -3,6 +3,8 @@
 
 use candle_core::{CpuStorage, DType, Error, Layout, Result, Shape, Storage, Tensor};
 use std::cell::Cell;
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
 
 use super::real::Real;
 pub(crate) use crate::parallel::{for_chunks, map_chunks};
@@ -148,12 +150,18 @@ pub fn wide<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether the CPU has the parts of AVX-512 that all servers with it have.
+/// Whether to use AVX-512: where the CPU has the parts of it that all servers with it have, and nobody says otherwise.
+///
+/// `TENTERHOOK_VECTORS=256` leaves it aside, to measure here what other CPUs do. The bits are the same.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn has_avx512() -> bool {
-    std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512bw")
-        && std::arch::is_x86_feature_detected!("avx512dq")
-        && std::arch::is_x86_feature_detected!("avx512vl")
+pub(crate) fn has_avx512() -> bool {
+    static HAS: LazyLock<bool> = LazyLock::new(|| {
+        std::arch::is_x86_feature_detected!("avx512f")
+            && std::arch::is_x86_feature_detected!("avx512bw")
+            && std::arch::is_x86_feature_detected!("avx512dq")
+            && std::arch::is_x86_feature_detected!("avx512vl")
+            && std::env::var_os("TENTERHOOK_VECTORS").is_none_or(|bits| bits != "256")
+    });
+    *HAS
 }

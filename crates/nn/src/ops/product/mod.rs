@@ -1,16 +1,18 @@
 //! Matrix products on strided slices.
 //!
-//! In f32 on CPUs with AVX-512 they are our own ([`avx512`]): close to the machine's limit at the sizes transformers have, thin ones
+//! In f32 on CPUs with AVX2 or AVX-512 they are our own ([`kernels`]): close to the machine's limit at the sizes transformers have, thin ones
 //! included, and every element is added up in an order that depends on nothing but the length of the sum. Everything else goes
 //! through the `gemm` crate that candle uses too.
 
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+mod kernels;
 mod mat;
 mod through_gemm;
 
 pub(crate) use mat::{Mat, MatMut, Rows};
 
+#[cfg(target_arch = "x86_64")]
+use std::sync::LazyLock;
 use std::time::Instant;
 
 use super::real::Real;
@@ -138,21 +140,27 @@ pub fn product_seconds(
 /// How many terms our own kernels add up at a time, if this CPU has what they need.
 pub(super) fn fast_f32_sums_of() -> Option<usize> {
     #[cfg(target_arch = "x86_64")]
-    if avx512::available() {
-        return Some(avx512::SUMS_OF);
-    }
+    return kernel().map(|_| kernels::SUMS_OF);
+    #[cfg(not(target_arch = "x86_64"))]
     None
 }
 
 /// Runs an f32 product on our own kernels, if this CPU has what they need.
 pub(super) fn fast_f32(product: &Product<f32>, dst: &MatMut<f32>) -> bool {
     #[cfg(target_arch = "x86_64")]
-    if avx512::available() {
-        avx512::run(product, dst);
+    if let Some(run) = kernel() {
+        run(product, dst);
         return true;
     }
     let _ = (product, dst);
     false
+}
+
+/// The kernels for this CPU.
+#[cfg(target_arch = "x86_64")]
+fn kernel() -> Option<kernels::Run> {
+    static BEST: LazyLock<Option<kernels::Run>> = LazyLock::new(kernels::best);
+    *BEST
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ impl Case {
         &self,
         ways: [Lies; 2],
         change: impl for<'a> Fn(Product<'a, f32>) -> Product<'a, f32>,
-        kernel: fn(&Product<f32>, &MatMut<f32>),
+        kernel: Kernel,
         there: f32,
     ) -> Vec<f32> {
         let [m, k, n] = self.size;
@@ -97,6 +97,21 @@ fn fast(product: &Product<f32>, dst: &MatMut<f32>) {
     }
 }
 
+type Kernel = fn(&Product<f32>, &MatMut<f32>);
+
+/// The kernels of our own that this CPU can run.
+fn own() -> Vec<Kernel> {
+    #[cfg(target_arch = "x86_64")]
+    return kernels::all();
+    #[cfg(not(target_arch = "x86_64"))]
+    Vec::new()
+}
+
+/// Every way to compute a product.
+fn all() -> Vec<Kernel> {
+    own().into_iter().chain([through_gemm::run::<f32> as Kernel]).collect()
+}
+
 fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
@@ -106,7 +121,7 @@ fn all_kernels_are_right_in_all_layouts() {
     for size in SHAPES {
         let case = Case::new(size);
         let exact = case.exact();
-        for kernel in [fast as fn(&Product<f32>, &MatMut<f32>), through_gemm::run::<f32>] {
+        for kernel in all() {
             for a in WAYS {
                 for b in WAYS {
                     let y = case.compute([a, b], |product| product, kernel, f32::NAN);
@@ -131,8 +146,7 @@ fn starts_scales_and_finishes() {
         let finish = |_: usize, first: usize, part: &mut [f32]| {
             part.iter_mut().zip(first..).for_each(|(y, column)| *y = -*y + column as f32);
         };
-        let kernels = [fast as fn(&Product<f32>, &MatMut<f32>), through_gemm::run::<f32>];
-        for (kernel, lies) in kernels.into_iter().flat_map(|kernel| WAYS.map(|lies| (kernel, lies))) {
+        for (kernel, lies) in all().into_iter().flat_map(|kernel| WAYS.map(|lies| (kernel, lies))) {
             let ways = [Lies::ByRows, lies];
             let added = case.compute(ways, |p| Product { start: Start::There, ..p.scaled(0.5) }, kernel, 3.0);
             // Not through `compute`, whose closure is generic over the product's life and so cannot borrow.
@@ -178,38 +192,40 @@ fn threads_do_not_change_bits() {
     }
 }
 
-/// What only our own kernels promise: a token alone, in a batch, and before padding is the same token.
-#[cfg(target_arch = "x86_64")]
+/// What only our own kernels promise: a token alone, in a batch, before padding and on another CPU is the same token.
 #[test]
 fn only_the_length_of_a_sum_decides_its_bits() {
-    if !avx512::available() {
-        return;
-    }
     let [m, k, n] = [40, 1000, 100];
     let case = Case::new([m, k, n]);
-    let whole = case.compute([Lies::ByRows; 2], |p| p, fast, 0.0);
-    for ways in WAYS.into_iter().flat_map(|a| WAYS.map(|b| [a, b])) {
-        assert_eq!(bits(&whole), bits(&case.compute(ways, |p| p, fast, 0.0)), "{ways:?}");
-    }
     let wide = Case::new([40, 500, 8200]);
-    let by_rows = wide.compute([Lies::ByRows; 2], |p| p, fast, 0.0);
-    let by_columns = wide.compute([Lies::ByRows, Lies::ByColumns], |p| p, fast, 0.0);
-    assert_eq!(bits(&by_rows), bits(&by_columns), "turned");
-    for rows in [1, 2, 3, 4, 5, 13, 15] {
-        let few = Case { size: [rows, k, n], a: case.a[..rows * k].to_vec(), b: case.b.clone() };
-        for b in WAYS {
-            let some = few.compute([Lies::ByRows, b], |p| p, fast, 0.0);
-            assert_eq!(bits(&whole[..rows * n]), bits(&some), "{rows} rows, {b:?}");
+    let tall = Case::new([600, 500, 90]);
+    let plain = |case: &Case| own().first().map(|best| case.compute([Lies::ByRows; 2], |p| p, *best, 0.0));
+    let (Some(whole), Some(by_rows), Some(many_rows)) = (plain(&case), plain(&wide), plain(&tall)) else {
+        return;
+    };
+    for kernel in own() {
+        for ways in WAYS.into_iter().flat_map(|a| WAYS.map(|b| [a, b])) {
+            assert_eq!(bits(&whole), bits(&case.compute(ways, |p| p, kernel, 0.0)), "{ways:?}");
+            assert_eq!(bits(&many_rows), bits(&tall.compute(ways, |p| p, kernel, 0.0)), "{ways:?}");
         }
+        let by_columns = wide.compute([Lies::ByRows, Lies::ByColumns], |p| p, kernel, 0.0);
+        assert_eq!(bits(&by_rows), bits(&by_columns), "turned");
+        for rows in [1, 2, 3, 4, 5, 13, 15] {
+            let few = Case { size: [rows, k, n], a: case.a[..rows * k].to_vec(), b: case.b.clone() };
+            for b in WAYS {
+                let some = few.compute([Lies::ByRows, b], |p| p, kernel, 0.0);
+                assert_eq!(bits(&whole[..rows * n]), bits(&some), "{rows} rows, {b:?}");
+            }
+        }
+        // Zeros at the end, whatever they are multiplied with.
+        let longer = 1700;
+        let mut padded = vec![0.0; m * longer];
+        for (padded, a) in padded.chunks_mut(longer).zip(case.a.chunks(k)) {
+            padded[..k].copy_from_slice(a);
+        }
+        let mut b = case.b.clone();
+        b.extend(numbers(9, (longer - k) * n));
+        let padded = Case { size: [m, longer, n], a: padded, b };
+        assert_eq!(bits(&whole), bits(&padded.compute([Lies::ByRows; 2], |p| p, kernel, 0.0)));
     }
-    // Zeros at the end, whatever they are multiplied with.
-    let longer = 1700;
-    let mut padded = vec![0.0; m * longer];
-    for (padded, a) in padded.chunks_mut(longer).zip(case.a.chunks(k)) {
-        padded[..k].copy_from_slice(a);
-    }
-    let mut b = case.b.clone();
-    b.extend(numbers(9, (longer - k) * n));
-    let padded = Case { size: [m, longer, n], a: padded, b };
-    assert_eq!(bits(&whole), bits(&padded.compute([Lies::ByRows; 2], |p| p, fast, 0.0)));
 }

@@ -1,37 +1,48 @@
 //! Products with few rows: every element of `b` is read once, so reading it is all that counts, and nothing is packed.
 //! The sums are added up in the order of the module's comment.
 
-use std::arch::x86_64::*;
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ops::Range;
 
-use super::pack::{first, transposed};
 use super::tile::DEPTH;
+use super::vector::Vector;
 use super::{Job, Operand, Start};
 use crate::parallel;
 
 /// The most rows a product may have to be thin.
 pub(super) const ROWS: usize = 4;
 
-/// Columns in a vector.
-const LANES: usize = 16;
-
 /// The most columns of a task: its sums stay in the first-level cache.
 const WIDEST: usize = 1024;
 
-pub(super) fn run(job: &Job, threads: usize) {
+/// # Safety
+/// The CPU has the vectors.
+pub(super) unsafe fn run<V: Vector>(job: &Job, threads: usize) {
     let width = match threads {
         1 => WIDEST,
-        _ => job.cols.div_ceil(2 * threads).clamp(LANES * 8, WIDEST).next_multiple_of(LANES),
+        _ => job.cols.div_ceil(2 * threads).clamp(128, WIDEST).next_multiple_of(V::LANES),
     };
     let task = |t: usize| {
         let cols = t * width..((t + 1) * width).min(job.cols);
-        // SAFETY: the CPU has AVX-512, and the tasks' columns do not overlap.
+        // SAFETY: the caller's promise, and the tasks' columns do not overlap.
         unsafe {
             match job.rows {
-                1 => columns::<1>(job, cols),
-                2 => columns::<2>(job, cols),
-                3 => columns::<3>(job, cols),
-                _ => columns::<ROWS>(job, cols),
+                1 => V::run(
+                    #[inline(always)]
+                    || columns::<V, 1>(job, cols),
+                ),
+                2 => V::run(
+                    #[inline(always)]
+                    || columns::<V, 2>(job, cols),
+                ),
+                3 => V::run(
+                    #[inline(always)]
+                    || columns::<V, 3>(job, cols),
+                ),
+                _ => V::run(
+                    #[inline(always)]
+                    || columns::<V, ROWS>(job, cols),
+                ),
             }
         }
     };
@@ -43,18 +54,18 @@ pub(super) fn run(job: &Job, threads: usize) {
 }
 
 /// Some columns of all rows.
-#[target_feature(enable = "avx512f")]
-unsafe fn columns<const R: usize>(job: &Job, cols: Range<usize>) {
+#[inline(always)]
+unsafe fn columns<V: Vector, const R: usize>(job: &Job, cols: Range<usize>) {
     let mut sums = [[0.0f32; WIDEST]; R];
-    let vectors = cols.len().div_ceil(LANES);
+    let used = cols.len().next_multiple_of(V::LANES);
     for d in 0..job.depth.div_ceil(DEPTH).max(1) {
         let depth = (d * DEPTH).min(job.depth)..((d + 1) * DEPTH).min(job.depth);
-        sums.iter_mut().for_each(|row| row[..vectors * LANES].fill(0.0));
+        sums.iter_mut().for_each(|row| row[..used].fill(0.0));
         // SAFETY: the part lies inside the operands.
         unsafe {
             match job.b.col_stride {
-                1 => add_rows(&mut sums, job, depth, &cols),
-                _ if job.b.row_stride == 1 => add_columns(&mut sums, job, depth, &cols),
+                1 => add_rows::<V, R>(&mut sums, job, depth, &cols),
+                _ if job.b.row_stride == 1 => add_columns::<V, R>(&mut sums, job, depth, &cols),
                 _ => add_elements(&mut sums, job, depth, &cols),
             }
         }
@@ -80,16 +91,15 @@ unsafe fn columns<const R: usize>(job: &Job, cols: Range<usize>) {
 }
 
 /// The element of `a`, in every lane.
-#[target_feature(enable = "avx512f")]
-#[inline]
-unsafe fn spread(a: Operand, row: usize, depth: usize) -> __m512 {
+#[inline(always)]
+unsafe fn spread<V: Vector>(a: Operand, row: usize, depth: usize) -> V {
     // SAFETY: the caller's promise that it is inside `a`.
-    _mm512_set1_ps(unsafe { *a.at(row, depth).data })
+    unsafe { V::splat(*a.at(row, depth).data) }
 }
 
 /// `b` lies row by row: four rows of it at a time go through the sums.
-#[target_feature(enable = "avx512f")]
-unsafe fn add_rows<const R: usize>(
+#[inline(always)]
+unsafe fn add_rows<V: Vector, const R: usize>(
     sums: &mut [[f32; WIDEST]; R],
     job: &Job,
     depth: Range<usize>,
@@ -99,33 +109,32 @@ unsafe fn add_rows<const R: usize>(
     let mut p = depth.start;
     while p < depth.end {
         let steps = STEPS.min(depth.end - p);
-        let mut a = [[_mm512_setzero_ps(); STEPS]; R];
-        for (r, a) in a.iter_mut().enumerate() {
-            for (q, a) in a[..steps].iter_mut().enumerate() {
-                // SAFETY: inside the depth.
-                *a = unsafe { spread(job.a, r, p + q) };
+        // SAFETY: inside the depth; the lanes keep the loads inside the rows; the sums have room for whole vectors.
+        unsafe {
+            let mut a = [[V::splat(0.0); STEPS]; R];
+            for (r, a) in a.iter_mut().enumerate() {
+                for (q, a) in a[..steps].iter_mut().enumerate() {
+                    *a = spread(job.a, r, p + q);
+                }
             }
-        }
-        for c in (0..cols.len()).step_by(LANES) {
-            let lanes = first(cols.len() - c);
-            // SAFETY: the mask keeps the loads inside the rows; the sums have room for whole vectors.
-            unsafe {
+            for c in (0..cols.len()).step_by(V::LANES) {
+                let lanes = V::first(cols.len() - c);
                 let from = job.b.at(p, cols.start + c).data;
-                let mut total = [_mm512_setzero_ps(); R];
+                let mut total = [V::splat(0.0); R];
                 for (total, sums) in total.iter_mut().zip(sums.iter()) {
-                    *total = _mm512_loadu_ps(sums.as_ptr().add(c));
+                    *total = V::load(sums.as_ptr().add(c));
                 }
                 for q in 0..steps {
                     // The rows of the next steps: the CPU itself looks ahead along rows only.
                     let next = from.wrapping_add((q + STEPS) * job.b.row_stride);
                     _mm_prefetch::<_MM_HINT_T0>(next.cast());
-                    let b = _mm512_maskz_loadu_ps(lanes, from.add(q * job.b.row_stride));
+                    let b = V::load_some(lanes, from.add(q * job.b.row_stride));
                     for (total, a) in total.iter_mut().zip(&a) {
-                        *total = _mm512_fmadd_ps(a[q], b, *total);
+                        *total = a[q].mul_add(b, *total);
                     }
                 }
                 for (total, sums) in total.iter().zip(sums.iter_mut()) {
-                    _mm512_storeu_ps(sums.as_mut_ptr().add(c), *total);
+                    total.store(sums.as_mut_ptr().add(c));
                 }
             }
         }
@@ -133,46 +142,44 @@ unsafe fn add_rows<const R: usize>(
     }
 }
 
-/// `b` lies column by column: squares of 16 by 16 are turned in the registers.
-#[target_feature(enable = "avx512f")]
-unsafe fn add_columns<const R: usize>(
+/// `b` lies column by column: squares of it are turned in the registers.
+#[inline(always)]
+unsafe fn add_columns<V: Vector, const R: usize>(
     sums: &mut [[f32; WIDEST]; R],
     job: &Job,
     depth: Range<usize>,
     cols: &Range<usize>,
 ) {
-    for c in (0..cols.len()).step_by(LANES) {
-        let height = LANES.min(cols.len() - c);
-        let mut total = [_mm512_setzero_ps(); R];
-        for p in depth.clone().step_by(LANES) {
-            let steps = LANES.min(depth.end - p);
-            let mut square = [_mm512_setzero_ps(); LANES];
-            for (i, row) in square[..height].iter_mut().enumerate() {
-                // SAFETY: the mask keeps the load inside the column.
-                unsafe {
+    for c in (0..cols.len()).step_by(V::LANES) {
+        let height = V::LANES.min(cols.len() - c);
+        // SAFETY: the lanes keep the loads inside the columns; inside the depth; the sums have room for whole vectors.
+        unsafe {
+            let mut total = [V::splat(0.0); R];
+            for p in depth.clone().step_by(V::LANES) {
+                let steps = V::LANES.min(depth.end - p);
+                let mut square = V::zeros();
+                for (i, row) in square.as_mut()[..height].iter_mut().enumerate() {
                     let from = job.b.at(p, cols.start + c + i).data;
                     // The same place in the columns that come next.
-                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(LANES * job.b.col_stride).cast());
-                    *row = _mm512_maskz_loadu_ps(first(steps), from);
+                    _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(V::LANES * job.b.col_stride).cast());
+                    *row = V::load_some(V::first(steps), from);
+                }
+                let square = V::transposed(square);
+                for (q, b) in square.as_ref()[..steps].iter().enumerate() {
+                    for (r, total) in total.iter_mut().enumerate() {
+                        *total = spread::<V>(job.a, r, p + q).mul_add(*b, *total);
+                    }
                 }
             }
-            let square = transposed(square);
-            for (q, b) in square[..steps].iter().enumerate() {
-                for (r, total) in total.iter_mut().enumerate() {
-                    // SAFETY: inside the depth.
-                    *total = _mm512_fmadd_ps(unsafe { spread(job.a, r, p + q) }, *b, *total);
-                }
+            for (total, sums) in total.iter().zip(sums.iter_mut()) {
+                total.store(sums.as_mut_ptr().add(c));
             }
-        }
-        for (total, sums) in total.iter().zip(sums.iter_mut()) {
-            // SAFETY: the sums have room for whole vectors.
-            unsafe { _mm512_storeu_ps(sums.as_mut_ptr().add(c), *total) };
         }
     }
 }
 
 /// Nothing in `b` lies side by side.
-#[target_feature(enable = "avx512f")]
+#[inline(always)]
 unsafe fn add_elements<const R: usize>(
     sums: &mut [[f32; WIDEST]; R],
     job: &Job,

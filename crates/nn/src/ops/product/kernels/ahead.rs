@@ -2,12 +2,10 @@
 //! that takes about as long as the arithmetic: so it is asked for while the arithmetic goes on.
 
 /// Floats in a line of the cache.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 
-/// Requests that go with one call of the kernel: one for every four steps.
-const ROOM: usize = 256;
-
-/// The lines of a strided part of a matrix.
+/// The lines of a strided part of a matrix that are still to be asked for.
+#[derive(Clone, Copy)]
 pub(super) struct Lines {
     row: *const f32,
     stride: usize,
@@ -32,39 +30,28 @@ impl Lines {
     pub(super) fn left(&self) -> usize {
         self.left
     }
-}
 
-/// The requests of one call.
-pub(super) struct Ahead {
-    lines: [*const f32; ROOM],
-    count: usize,
-}
-
-impl Ahead {
-    pub(super) fn new() -> Self {
-        Self { lines: [std::ptr::null(); ROOM], count: 0 }
+    /// The first `count` of them, which are no longer among these. It goes over them once more, which the kernel does meanwhile.
+    pub(super) fn take(&mut self, count: usize) -> Self {
+        let count = count.min(self.left);
+        let taken = Self { left: count, ..*self };
+        let line = self.line + count;
+        self.row = self.row.wrapping_add(line / self.lines_in_row * self.stride);
+        self.line = line % self.lines_in_row;
+        self.left -= count;
+        taken
     }
 
-    pub(super) fn clear(&mut self) {
-        self.count = 0;
-    }
-
-    pub(super) fn lines(&self) -> &[*const f32] {
-        &self.lines[..self.count]
-    }
-
-    /// Takes up to `count` lines.
-    pub(super) fn take(&mut self, from: &mut Lines, count: usize) {
-        let count = count.min(from.left).min(ROOM - self.count);
-        for slot in &mut self.lines[self.count..][..count] {
-            *slot = from.row.wrapping_add(from.line * LINE);
-            from.line += 1;
-            if from.line == from.lines_in_row {
-                from.line = 0;
-                from.row = from.row.wrapping_add(from.stride);
-            }
+    /// The next one.
+    #[inline(always)]
+    pub(super) fn next(&mut self) -> Option<*const f32> {
+        self.left = self.left.checked_sub(1)?;
+        let line = self.row.wrapping_add(self.line * LINE);
+        self.line += 1;
+        if self.line == self.lines_in_row {
+            self.line = 0;
+            self.row = self.row.wrapping_add(self.stride);
         }
-        self.count += count;
-        from.left -= count;
+        Some(line)
     }
 }
