@@ -3,7 +3,7 @@
 use super::*;
 use tenterhook_hooks::random::Stream;
 
-const SHAPES: [[usize; 3]; 13] = [
+const SHAPES: [[usize; 3]; 14] = [
     [1, 1, 1],
     [1, 40, 70],
     [2, 800, 33],
@@ -17,6 +17,7 @@ const SHAPES: [[usize; 3]; 13] = [
     [131, 1537, 65],
     [600, 30, 257],
     [26, 400, 8195],
+    [295, 800, 200],
 ];
 
 fn numbers(seed: u64, len: usize) -> Vec<f32> {

@@ -183,7 +183,7 @@ fn run<V: Kernels>(product: &Product<f32>, dst: &MatMut<f32>) {
     let work = |mine: usize| {
         while let Some((task, next)) = tasks.take(mine) {
             let next = next.map(|next| tasks.cols(next));
-            with_scratch(|scratch| {
+            with_scratch::<V, _>(|scratch| {
                 // SAFETY: the CPU has the vectors; the job's matrices are as it says; the tasks' parts of the result do not overlap.
                 unsafe { Part::<V>::new(&job, tasks.rows(task), tasks.cols(task), next, scratch).compute() };
             });

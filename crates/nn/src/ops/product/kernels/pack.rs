@@ -1,37 +1,146 @@
 //! Copies of parts of the operands, in the order in which the kernel reads them.
 
 use super::Operand;
-use super::tile::{A_STRIDE, a_block};
+use super::tile::{A_STRIDE, DEPTH};
 use super::vector::Vector;
 
-/// Packs blocks of rows of `a`, one behind the other, over `depth`. `blocks` are the numbers of rows of the blocks.
+/// How a packed block of rows of `a` lies: as it did before where it can, so that packing is copying.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lies {
+    /// Element `(r, p)` at `r * A_STRIDE + p`.
+    ByRows,
+    /// Element `(r, p)` at `p * depth_stride + r`.
+    ByDepth,
+}
+
+/// Floats between the steps of the depth in a block that lies by them.
+pub(super) const fn depth_stride<V: Vector>() -> usize {
+    V::ROWS.next_multiple_of(V::LANES)
+}
+
+/// Floats of a packed block of `a`, however it lies.
+pub(super) const fn a_block<V: Vector>() -> usize {
+    let (by_rows, by_depth) = (V::ROWS * A_STRIDE, depth_stride::<V>() * DEPTH);
+    if by_rows > by_depth { by_rows } else { by_depth }
+}
+
+impl Lies {
+    pub(super) fn packed_from(a: Operand) -> Self {
+        match a {
+            Operand { col_stride: 1, .. } => Self::ByRows,
+            Operand { row_stride: 1, .. } => Self::ByDepth,
+            _ => Self::ByRows,
+        }
+    }
+}
+
+/// Packs `rows` rows of `a` over `depth`.
 ///
 /// # Safety
-/// The CPU has the vectors; the rows must lie inside `a`, and `to` have room for the blocks.
-pub(super) unsafe fn pack_a<V: Vector>(
+/// The CPU has the vectors; the rows must lie inside `a`, and `to` have room for a block.
+pub(super) unsafe fn pack_a<V: Vector>(to: *mut f32, a: Operand, rows: usize, depth: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match a {
+            Operand { col_stride: 1, .. } => V::run(
+                #[inline(always)]
+                || copy_rows::<V>((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
+            ),
+            Operand { row_stride: 1, .. } => V::run(
+                #[inline(always)]
+                || copy_rows::<V>((to, depth_stride::<V>()), (a.data, a.col_stride), depth, rows),
+            ),
+            _ => copy_elements((to, A_STRIDE), a, rows, depth),
+        }
+    }
+}
+
+/// What is still to be copied of a block of `a`, a vector at a time: while the kernel is busy with another block.
+#[derive(Clone, Copy)]
+pub(super) struct Copies {
+    from: *const f32,
+    from_stride: usize,
     to: *mut f32,
-    a: Operand,
-    blocks: impl Iterator<Item = usize>,
-    depth: usize,
-) {
-    let mut row = 0;
-    for (block, rows) in blocks.enumerate() {
+    to_stride: usize,
+    vector: usize,
+    vectors_in_row: usize,
+    left: usize,
+}
+
+impl Copies {
+    pub(super) fn none() -> Self {
+        let (from, to) = (std::ptr::null(), std::ptr::null_mut());
+        Self { from, from_stride: 0, to, to_stride: 0, vector: 0, vectors_in_row: 1, left: 0 }
+    }
+
+    /// Those that pack `rows` rows of `a`, behind which there are `below` more, over `depth`. `None` where they are not all of whole vectors.
+    pub(super) fn of<V: Vector>(
+        to: *mut f32,
+        a: Operand,
+        rows: usize,
+        below: usize,
+        depth: usize,
+    ) -> Option<Self> {
+        match a {
+            Operand { col_stride: 1, .. } if depth.is_multiple_of(V::LANES) => Some(Self {
+                from: a.data,
+                from_stride: a.row_stride,
+                to,
+                to_stride: A_STRIDE,
+                vector: 0,
+                vectors_in_row: depth / V::LANES,
+                left: rows * (depth / V::LANES),
+            }),
+            // Some of the rows below are copied as well.
+            Operand { row_stride: 1, .. } if rows + below >= depth_stride::<V>() => Some(Self {
+                from: a.data,
+                from_stride: a.col_stride,
+                to,
+                to_stride: depth_stride::<V>(),
+                vector: 0,
+                vectors_in_row: depth_stride::<V>() / V::LANES,
+                left: depth * (depth_stride::<V>() / V::LANES),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Makes the next one, if there is one.
+    ///
+    /// # Safety
+    /// The CPU has the vectors; the rows are inside `a`, and there is room for a block.
+    #[inline(always)]
+    pub(super) unsafe fn next<V: Vector>(&mut self) {
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        // SAFETY: the caller's promise.
+        unsafe { V::load(self.from.add(self.vector * V::LANES)).store(self.to.add(self.vector * V::LANES)) };
+        self.vector += 1;
+        if self.vector == self.vectors_in_row {
+            self.vector = 0;
+            self.from = self.from.wrapping_add(self.from_stride);
+            self.to = self.to.wrapping_add(self.to_stride);
+        }
+    }
+
+    /// Makes all that are left.
+    ///
+    /// # Safety
+    /// As for [`next`](Self::next).
+    pub(super) unsafe fn rest<V: Vector>(&mut self) {
         // SAFETY: the caller's promise.
         unsafe {
-            let (to, a) = (to.add(block * a_block::<V>()), a.at(row, 0));
-            match a {
-                Operand { col_stride: 1, .. } => V::run(
-                    #[inline(always)]
-                    || copy_rows::<V>((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
-                ),
-                Operand { row_stride: 1, .. } => V::run(
-                    #[inline(always)]
-                    || copy_transposed::<V>((to, A_STRIDE), (a.data, a.col_stride), depth, rows),
-                ),
-                _ => copy_elements((to, A_STRIDE), a, rows, depth),
-            }
+            V::run(
+                #[inline(always)]
+                || {
+                    while self.left > 0 {
+                        self.next::<V>();
+                    }
+                },
+            );
         }
-        row += rows;
     }
 }
 

@@ -5,9 +5,11 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::ahead::Lines;
+use super::pack::{self, Copies, Lies, a_block};
 use super::tasks::part;
-use super::tile::{A_STRIDE, DEPTH, Kernels, MOST_COLS, MOST_ROWS, REQUESTS, Tile, a_block};
-use super::{B_BLOCK, FEW_ROWS, Job, Start, few_rows, pack};
+use super::tile::{DEPTH, Kernels, MOST_COLS, REQUESTS, Tile};
+use super::vector::Vector;
+use super::{B_BLOCK, FEW_ROWS, Job, Start, few_rows};
 
 /// Room for packed blocks of `a`, and for those of `b` behind it.
 pub(super) struct Scratch {
@@ -16,19 +18,19 @@ pub(super) struct Scratch {
 }
 
 /// Calls `f` with this thread's room, which it keeps: fresh memory would cost more than the packing.
-pub(super) fn with_scratch<R>(f: impl FnOnce(&Scratch) -> R) -> R {
+pub(super) fn with_scratch<V: Vector, R>(f: impl FnOnce(&Scratch) -> R) -> R {
     /// Bytes, and more floats than that takes.
     const LINE: usize = 64;
-    const A_ROOM: usize = (FEW_ROWS + MOST_ROWS) * A_STRIDE;
     thread_local!(static ROOM: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) });
     ROOM.with_borrow_mut(|room| {
+        let a_room = FEW_ROWS.div_ceil(V::ROWS) * a_block::<V>();
         // Blocks that are not full, and a partial panel at the end of a block, are as long as full ones.
-        room.resize(A_ROOM + B_BLOCK + MOST_COLS * DEPTH + LINE, 0.0);
+        room.resize(a_room + B_BLOCK + MOST_COLS * DEPTH + LINE, 0.0);
         let a = room.as_mut_ptr();
         // SAFETY: the room is longer than all blocks by more than a line.
         let (a, b) = unsafe {
             let a = a.add(a.align_offset(LINE));
-            (a, a.add(A_ROOM))
+            (a, a.add(a_room))
         };
         f(&Scratch { a, b })
     })
@@ -60,13 +62,11 @@ impl<'a, V: Kernels> Part<'a, V> {
     /// # Safety
     /// The CPU has the vectors; the part lies inside the result, and nobody else touches it.
     pub(super) unsafe fn compute(&self) {
-        for d in 0..self.depth_blocks() {
-            // SAFETY: the caller's promise.
-            unsafe {
-                match few_rows(self.job.rows) {
-                    true => self.by_panels(d),
-                    false => self.by_rows(d),
-                }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match few_rows(self.job.rows) {
+                true => (0..self.depth_blocks()).for_each(|d| self.by_panels(d)),
+                false => self.by_rows(),
             }
         }
     }
@@ -76,7 +76,10 @@ impl<'a, V: Kernels> Part<'a, V> {
         let (blocks, panels) = (self.blocks(), self.panels());
         // SAFETY: there is room for all rows; everything lies inside the part.
         unsafe {
-            self.pack_a(0..blocks, d);
+            let a = |r: usize| self.scratch.a.add(r * a_block::<V>());
+            for r in 0..blocks {
+                self.pack_a(a(r), d, r);
+            }
             for p in 0..panels {
                 let mut next = match () {
                     _ if p + 1 < panels => self.job.b.lines(&self.depth(d), &self.panel(p + 1)),
@@ -85,8 +88,9 @@ impl<'a, V: Kernels> Part<'a, V> {
                 };
                 let share = next.left().div_ceil(blocks);
                 for r in 0..blocks {
-                    let a = self.scratch.a.add(r * a_block::<V>());
-                    self.tile(d, r, p, a, self.scratch.b, next.take(share));
+                    let rows = self.block(r);
+                    let mut tile = Tile { ahead: next.take(share), ..self.tile(d, a(r)) };
+                    self.run(&mut tile, d, &rows, p, self.scratch.b);
                 }
             }
             for r in 0..blocks {
@@ -95,46 +99,45 @@ impl<'a, V: Kernels> Part<'a, V> {
         }
     }
 
-    /// One block of the depth, with all columns of `b` packed and some rows of `a` at a time.
-    unsafe fn by_rows(&self, d: usize) {
-        /// Blocks of rows that are packed together where they share lines of the cache.
-        const TOGETHER: usize = 4;
-        let together = if self.job.a.col_stride == 1 { 1 } else { TOGETHER };
-        let (blocks, panels) = (self.blocks(), self.panels());
-        let mut b_next = match &self.next {
-            _ if d + 1 < self.depth_blocks() => self.job.b.lines(&self.depth(d + 1), &self.cols),
-            Some(next) if *next != self.cols => self.job.b.lines(&self.depth(0), next),
-            _ => Lines::none(),
-        };
-        let b_lines = b_next.left();
-        for first in (0..blocks).step_by(together) {
-            let group = |first: usize| first..(first + together).min(blocks);
-            let here = group(first);
-            // SAFETY: there is room for a group; everything lies inside the part.
-            unsafe {
-                self.pack_a(here.clone(), d);
-                let next = group(here.end);
-                let mut a_next = match next.is_empty() {
-                    true => Lines::none(),
-                    false => self
-                        .job
-                        .a
-                        .lines(&(self.block(next.start).start..self.block(next.end - 1).end), &self.depth(d)),
+    /// All columns of `b` packed, and a block of rows of `a` at a time: while it is used, the next one is packed, and the one after that asked for.
+    unsafe fn by_rows(&self) {
+        let (blocks, panels, depths) = (self.blocks(), self.panels(), self.depth_blocks());
+        // All blocks of `a`, one after the other: over the first block of the depth, then over the next.
+        let block = |i: usize| (i / blocks < depths).then_some((i / blocks, i % blocks));
+        // SAFETY: there is room for two blocks of `a`; everything lies inside the part.
+        unsafe {
+            let room = |i: usize| self.scratch.a.add(i % 2 * a_block::<V>());
+            self.pack_a(room(0), 0, 0);
+            for d in 0..depths {
+                let mut b_next = match &self.next {
+                    _ if d + 1 < depths => self.job.b.lines(&self.depth(d + 1), &self.cols),
+                    Some(next) if *next != self.cols => self.job.b.lines(&self.depth(0), next),
+                    _ => Lines::none(),
                 };
-                // `a` is needed sooner: the first tiles ask for it, the others for `b`.
-                let tiles = here.len() * panels;
-                let for_b =
-                    tiles.saturating_sub(a_next.left().div_ceil(REQUESTS)) * blocks.div_ceil(together);
-                let b_share = b_lines.div_ceil(for_b.max(1));
-                for r in here {
+                let b_lines = b_next.left();
+                for r in 0..blocks {
+                    let (i, rows) = (d * blocks + r, self.block(r));
+                    let mut a_next = match block(i + 2) {
+                        None => Lines::none(),
+                        Some((d, r)) => self.job.a.lines(&self.block(r), &self.depth(d)),
+                    };
+                    let later = block(i + 1).map(|(d, r)| (d, r, self.copies(room(i + 1), d, r)));
+                    // `a` is needed sooner: the first tiles ask for it, the others for `b`.
+                    let for_b = panels.saturating_sub(a_next.left().div_ceil(REQUESTS)) * blocks;
+                    let b_share = b_lines.div_ceil(for_b.max(1));
+                    let mut tile = self.tile(d, room(i));
+                    tile.copies = later.and_then(|(_, _, copies)| copies).unwrap_or(Copies::none());
                     for p in 0..panels {
-                        let ahead = match a_next.left() {
+                        tile.ahead = match a_next.left() {
                             0 => b_next.take(b_share),
                             _ => a_next.take(REQUESTS),
                         };
-                        let a = self.scratch.a.add((r - first) * a_block::<V>());
-                        let b = self.scratch.b.add(p * V::COLS * self.depth(d).len());
-                        self.tile(d, r, p, a, b, ahead);
+                        let b = self.scratch.b.add(p * V::COLS * tile.depth);
+                        self.run(&mut tile, d, &rows, p, b);
+                    }
+                    match later {
+                        Some((d, r, None)) => self.pack_a(room(i + 1), d, r),
+                        _ => tile.copies.rest::<V>(),
                     }
                     self.finish(d, r);
                 }
@@ -142,53 +145,69 @@ impl<'a, V: Kernels> Part<'a, V> {
         }
     }
 
-    /// Packs these blocks of rows.
-    unsafe fn pack_a(&self, blocks: Range<usize>, d: usize) {
-        let sizes = blocks.clone().map(|r| self.block(r).len());
-        // SAFETY: the blocks lie inside `a`; the caller has room for them.
-        unsafe {
-            let from = self.job.a.at(self.block(blocks.start).start, self.depth(d).start);
-            pack::pack_a::<V>(self.scratch.a, from, sizes, self.depth(d).len());
+    /// Packs a block of rows.
+    unsafe fn pack_a(&self, to: *mut f32, d: usize, r: usize) {
+        let (rows, depth) = (self.block(r), self.depth(d));
+        // SAFETY: the block lies inside `a`; the caller has room for it.
+        unsafe { pack::pack_a::<V>(to, self.job.a.at(rows.start, depth.start), rows.len(), depth.len()) };
+    }
+
+    /// The same as copies to be made on the way, if it can be.
+    unsafe fn copies(&self, to: *mut f32, d: usize, r: usize) -> Option<Copies> {
+        let (rows, depth) = (self.block(r), self.depth(d));
+        let below = self.job.rows - rows.end;
+        // SAFETY: the block lies inside `a`.
+        let from = unsafe { self.job.a.at(rows.start, depth.start) };
+        Copies::of::<V>(to, from, rows.len(), below, depth.len())
+    }
+
+    /// What the tiles of a block of rows that is packed at `a` have in common.
+    fn tile(&self, d: usize, a: *const f32) -> Tile<V> {
+        let job = self.job;
+        Tile {
+            depth: self.depth(d).len(),
+            a,
+            a_lies: Lies::packed_from(job.a),
+            b: std::ptr::null_mut(),
+            from: (std::ptr::null(), 0),
+            c: std::ptr::null_mut(),
+            c_stride: job.dst_stride,
+            start: (std::ptr::null(), 0),
+            scale: job.scale,
+            columns: [V::first(0); 2],
+            cols: 0,
+            ahead: Lines::none(),
+            copies: Copies::none(),
+            turned: job.turned,
         }
     }
 
-    /// Block `r` of the rows in panel `p`. The first one packs the panel.
-    unsafe fn tile(&self, d: usize, r: usize, p: usize, a: *const f32, panel: *mut f32, ahead: Lines) {
-        let (job, rows, cols, depth) = (self.job, self.block(r), self.panel(p), self.depth(d));
+    /// Computes the tile in panel `p`. The first block of rows packs the panel.
+    unsafe fn run(&self, tile: &mut Tile<V>, d: usize, rows: &Range<usize>, p: usize, panel: *mut f32) {
+        let (job, cols) = (self.job, self.panel(p));
         // SAFETY: the caller's promise: everything lies inside the part.
         unsafe {
-            let mut from = (std::ptr::null(), 0);
-            if r == 0 {
-                let b = job.b.at(depth.start, cols.start);
+            tile.b = panel;
+            tile.from = (std::ptr::null(), 0);
+            if rows.start == self.rows.start {
+                let b = job.b.at(d * DEPTH, cols.start);
                 // What lies by rows is packed on the way.
                 match b.col_stride == 1 && cols.len() == V::COLS {
-                    true => from = (b.data, b.row_stride),
-                    false => pack::pack_b::<V>(panel, b, depth.len(), cols.len()),
+                    true => tile.from = (b.data, b.row_stride),
+                    false => pack::pack_b::<V>(panel, b, tile.depth, cols.len()),
                 }
             }
-            let c = job.place(&rows, &cols);
-            let start = match job.start {
+            tile.c = job.place(rows, &cols);
+            tile.start = match job.start {
                 Start::Zero if d == 0 => (std::ptr::null(), 0),
                 Start::Row(row) if d == 0 => {
                     (row.as_ptr().add(if job.turned { rows.start } else { cols.start }), 0)
                 }
-                _ => (c.cast_const(), job.dst_stride),
+                _ => (tile.c.cast_const(), job.dst_stride),
             };
-            let tile = Tile {
-                depth: depth.len(),
-                a,
-                b: panel,
-                from,
-                c,
-                c_stride: job.dst_stride,
-                start,
-                scale: job.scale,
-                columns: [V::first(cols.len()), V::first(cols.len().saturating_sub(V::LANES))],
-                cols: cols.len(),
-                ahead,
-                turned: job.turned,
-            };
-            V::compute(rows.len(), &tile);
+            tile.columns = [V::first(cols.len()), V::first(cols.len().saturating_sub(V::LANES))];
+            tile.cols = cols.len();
+            V::compute(rows.len(), tile);
         }
     }
 

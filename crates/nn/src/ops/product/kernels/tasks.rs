@@ -22,8 +22,11 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn new<V: Vector>(job: &Job, threads: usize) -> Self {
-        /// From this many rows for each thread on, all threads may pack the same columns of `b`.
+        /// From this many rows for each thread on, all threads may pack the same columns of `b`,
         const ROWS_PER_THREAD: usize = 640;
+        /// and from fewer on where there would be fewer columns for each thread than this: packed rows are not used often enough then.
+        const FEWER_ROWS: usize = 64;
+        const FEW_COLS: usize = 512;
         let panels = job.cols.div_ceil(V::COLS);
         let widest = match few_rows(job.rows) {
             true => job.cols.div_ceil(2 * threads).max(128),
@@ -33,6 +36,13 @@ impl Tasks {
             // All columns are packed for every part, and they are few.
             true => (job.rows / 112).clamp(1, 4 * threads),
             false if job.rows / threads >= ROWS_PER_THREAD => threads,
+            false
+                if !few_rows(job.rows)
+                    && job.rows / threads >= FEWER_ROWS
+                    && job.cols / threads < FEW_COLS =>
+            {
+                threads
+            }
             false => 1,
         };
         let mut col_parts = panels.div_ceil((widest / V::COLS).max(1));

@@ -4,6 +4,7 @@
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_T0, _MM_HINT_T1, _mm_prefetch};
 
 use super::ahead::{LINE, Lines};
+use super::pack::{Copies, Lies, depth_stride};
 use super::vector::Vector;
 
 /// How much of the depth is added up in one go. Part of what the bits of a product depend on: see the module's comment.
@@ -25,16 +26,12 @@ const ROWS_AHEAD: usize = 16;
 pub(super) const MOST_ROWS: usize = 14;
 pub(super) const MOST_COLS: usize = 32;
 
-/// Floats of a packed block of `a`.
-pub(super) const fn a_block<V: Vector>() -> usize {
-    V::ROWS * A_STRIDE
-}
-
 /// What a call of the kernel works on. All pointers are to memory of the sizes that the fields say.
 pub(super) struct Tile<V: Vector> {
     pub(super) depth: usize,
-    /// The packed block of `a`: element `(r, p)` at `r * A_STRIDE + p`.
+    /// The packed block of `a`.
     pub(super) a: *const f32,
+    pub(super) a_lies: Lies,
     /// The packed panel of `b`: element `(p, c)` at `p * COLS + c`.
     pub(super) b: *mut f32,
     /// Where that is to be packed from on the way, all columns of it, with the floats between the rows; null where it is packed.
@@ -47,8 +44,10 @@ pub(super) struct Tile<V: Vector> {
     /// Which columns there are, in the left vector and in the right one.
     pub(super) columns: [V::Lanes; 2],
     pub(super) cols: usize,
-    /// What will be needed soon.
+    /// What will be needed soon. It is asked for.
     pub(super) ahead: Lines,
+    /// What will be needed next. It is packed, as far as the kernel comes.
+    pub(super) copies: Copies,
     /// Whether the rows of the tile are columns of the result: `c` and `start` then have strides between columns of the tile.
     pub(super) turned: bool,
 }
@@ -59,19 +58,21 @@ pub(super) trait Kernels: Vector {
     ///
     /// # Safety
     /// The CPU has the vectors, and `tile` says the truth.
-    unsafe fn compute(rows: usize, tile: &Tile<Self>);
+    unsafe fn compute(rows: usize, tile: &mut Tile<Self>);
 }
 
 macro_rules! kernels {
     ($vector:ty: $($rows:literal)*) => {
         impl Kernels for $vector {
-            unsafe fn compute(rows: usize, tile: &Tile<Self>) {
+            unsafe fn compute(rows: usize, tile: &mut Tile<Self>) {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    match (rows, tile.from.0.is_null()) {
+                    match (rows, tile.a_lies, tile.from.0.is_null()) {
                         $(
-                            ($rows, true) => Self::run(#[inline(always)] || kernel::<Self, $rows, false>(tile)),
-                            ($rows, false) => Self::run(#[inline(always)] || kernel::<Self, $rows, true>(tile)),
+                            ($rows, Lies::ByRows, true) => run::<Self, $rows, false, false>(tile),
+                            ($rows, Lies::ByRows, false) => run::<Self, $rows, false, true>(tile),
+                            ($rows, Lies::ByDepth, true) => run::<Self, $rows, true, false>(tile),
+                            ($rows, Lies::ByDepth, false) => run::<Self, $rows, true, true>(tile),
                         )*
                         _ => unreachable!("tiles have 1 to {} rows", Self::ROWS),
                     }
@@ -84,8 +85,19 @@ macro_rules! kernels {
 kernels!(__m512: 1 2 3 4 5 6 7 8 9 10 11 12 13 14);
 kernels!(__m256: 1 2 3 4 5 6);
 
+unsafe fn run<V: Vector, const R: usize, const BY_DEPTH: bool, const PACKS: bool>(tile: &mut Tile<V>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        V::run(
+            #[inline(always)]
+            || kernel::<V, R, BY_DEPTH, PACKS>(tile),
+        )
+    }
+}
+
+/// A tile of `R` rows. Whether `a` lies [by its depth](Lies::ByDepth), and whether `b` is packed on the way, is part of the code: there are no registers left.
 #[inline(always)]
-unsafe fn kernel<V: Vector, const R: usize, const PACKS: bool>(t: &Tile<V>) {
+unsafe fn kernel<V: Vector, const R: usize, const BY_DEPTH: bool, const PACKS: bool>(t: &mut Tile<V>) {
     // SAFETY: `p` is below the depth, for which the caller has brought the operands.
     unsafe {
         let mut sums = [[V::splat(0.0); 2]; R];
@@ -101,14 +113,18 @@ unsafe fn kernel<V: Vector, const R: usize, const PACKS: bool>(t: &Tile<V>) {
                     right.store(packed.add(V::LANES));
                 }
                 for r in 0..R {
-                    let a = V::splat(*t.a.add(r * A_STRIDE + p));
+                    let a = V::splat(*t.a.add(if BY_DEPTH {
+                        p * depth_stride::<V>() + r
+                    } else {
+                        r * A_STRIDE + p
+                    }));
                     sums[r][0] = a.mul_add(left, sums[r][0]);
                     sums[r][1] = a.mul_add(right, sums[r][1]);
                 }
             }};
         }
         let whole = t.depth / STEPS * STEPS;
-        let (mut ahead, mut row) = (t.ahead, 0);
+        let (mut ahead, mut copies, mut row) = (t.ahead, t.copies, 0);
         let rows_of_c = if t.turned { V::COLS } else { R };
         for p in (0..whole).step_by(STEPS) {
             // A few requests at a time: more at once would wait for each other.
@@ -119,6 +135,7 @@ unsafe fn kernel<V: Vector, const R: usize, const PACKS: bool>(t: &Tile<V>) {
             if let Some(line) = ahead.next() {
                 _mm_prefetch::<_MM_HINT_T1>(line.cast());
             }
+            copies.next::<V>();
             step!(p);
             step!(p + 1);
             step!(p + 2);
@@ -127,6 +144,7 @@ unsafe fn kernel<V: Vector, const R: usize, const PACKS: bool>(t: &Tile<V>) {
         for p in whole..t.depth {
             step!(p);
         }
+        t.copies = copies;
         if t.turned {
             // Through memory, or the loop above would keep its sums there too.
             let mut rows = [[0.0f32; MOST_COLS]; MOST_ROWS];
