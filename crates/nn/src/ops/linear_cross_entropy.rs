@@ -53,6 +53,10 @@ pub fn linear_cross_entropy(
     })
 }
 
+/// How many of the sums that products cut go into one chunk of rows. More would take more memory; with one, the weight and its gradient would be
+/// read and written again too often.
+const SUMS: usize = 2;
+
 struct LinearCrossEntropyOp<T> {
     layout: WeightLayout,
     targets: Targets,
@@ -76,7 +80,7 @@ impl<T: Real> LinearCrossEntropyOp<T> {
         let (targets, vocab) = (&self.targets.values, weight.len() / inputs);
         let factor = gradient / self.targets.count as f64;
         // The weight's gradient is a sum over rows: cut where the products cut it themselves, it keeps its bits.
-        let chunk = Product::<T>::sums_of().unwrap_or(targets.len()).min(targets.len());
+        let chunk = Product::<T>::sums_of().map_or(targets.len(), |sum| SUMS * sum).min(targets.len());
         let w = self.layout.in_out(weight, inputs, vocab);
         let room = |wanted: bool, len: usize| {
             // SAFETY: where a gradient is wanted, the products write every element of it.
