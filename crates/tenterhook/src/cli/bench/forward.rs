@@ -1,6 +1,7 @@
 //! `tenterhook bench forward`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use candle_core::Tensor;
 use clap::Args;
@@ -73,14 +74,17 @@ pub(super) fn run(args: &ForwardArgs, registry: &HookRegistry) -> Result<Outcome
         last = forward(&lm, &ids, cache.as_ref())?.1;
         Ok(())
     };
-    let (timing, bare) = match args.overhead {
+    let (timing, overhead) = match args.overhead {
         false => (args.repeat.time(captured)?, None),
         true => {
-            let [bare, timing] = args.repeat.by_turns(|| forward(&lm, &ids, None).map(|_| ()), captured)?;
-            (timing, Some(bare))
+            let bare = || forward(&lm, &ids, None).map(|_| ());
+            let mut times =
+                args.repeat.by_turns(&mut [Box::new(bare), Box::new(captured)], Duration::ZERO)?;
+            let (timing, bare) = (times.remove(1), times.remove(0));
+            let overhead = (bare.median() * 1e3, timing.share_beyond(&bare));
+            (timing, Some(overhead))
         }
     };
-    let overhead = bare.as_ref().map(|bare| (bare.median() * 1e3, timing.beyond(bare)));
     let sizes = Sizes::Transformer(Box::new(lm.model().config().clone()));
     let measured = Measured {
         timing,

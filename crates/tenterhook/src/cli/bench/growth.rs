@@ -1,11 +1,12 @@
 //! `tenterhook bench growth`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
 use clap::Args;
 use serde_json::{Value, json};
-use tenterhook_hooks::{Capture, CaptureOptions, HookManager, HookOptions, hook_fn};
+use tenterhook_hooks::{Batch, Capture, CaptureOptions, HookManager, HookOptions, hook_fn};
 use tenterhook_lens::{CacheOptions, LanguageModel};
 use tenterhook_models::config::TransformerConfig;
 use tenterhook_models::{Model, Transformer};
@@ -14,7 +15,7 @@ use tenterhook_train::optim::{Kind, Optimizer, OptimizerConfig};
 use tenterhook_train::{Settings, TrainModel, Trainer};
 
 use super::laps::Laps;
-use super::measure::RepeatArgs;
+use super::measure::{RepeatArgs, Work};
 use super::sizes::Sizes;
 use super::tokens;
 use crate::cli::error::CliError;
@@ -23,9 +24,10 @@ use crate::training::LanguageTask;
 
 /// Show how the time of forwards, training steps and captures grows with tokens, layers and hooks.
 ///
-/// Small random models are run at doubling sizes. Between two sizes stands the exponent p of the growth, time ~ size^p, and behind it the exponent that
-/// the work has: FLOPs for forwards and steps, bytes for captures. It is 1 for layers and for hooks, and between 1 and 2 for tokens, the more
-/// attention counts. Where it is lower than the work's, something fixed is still in the way. Of hooks, what they add to a model without any is meant.
+/// Small random models are run at growing sizes, all sizes by turns; what is over in no time is done several times in a round. Between two sizes stands
+/// the exponent p of the growth, time ~ size^p, and behind it the exponent that the work has: FLOPs for forwards and steps, bytes for captures.
+/// It is 1 for layers and for hooks, and between 1 and 2 for tokens, the more attention counts. Where it is lower than the work's,
+/// something fixed is still in the way. Of hooks, what they add to a model without any is meant; of hooks that are switched off, the whole forward.
 #[derive(Args)]
 #[command(after_help = "Example: tenterhook bench growth --quick")]
 pub(super) struct GrowthArgs {
@@ -36,11 +38,17 @@ pub(super) struct GrowthArgs {
     repeat: RepeatArgs,
 }
 
-/// One kind of work at one size.
+/// One kind of work at one size, before it is timed.
+struct Job {
+    work: Work<'static>,
+    /// What its time should be proportional to.
+    amount: f64,
+}
+
+/// The same when it has been.
 struct Cell {
     ms: f64,
-    /// What it should be proportional to.
-    work: f64,
+    amount: f64,
 }
 
 /// All kinds of work along one axis.
@@ -51,25 +59,21 @@ struct Growth {
 }
 
 const VOCAB: usize = 256;
-const WIDTH: usize = 64;
-const HEADS: usize = 4;
+
+/// How long a round of each work takes at least, so that clocks and wake-ups do not count.
+const AT_LEAST: Duration = Duration::from_millis(5);
 
 pub(super) fn run(args: &GrowthArgs) -> Result<Outcome, CliError> {
     let (seqs, layers, hooks): (&[usize], &[usize], &[usize]) = match args.quick {
         true => (&[64, 128, 256, 512], &[1, 2, 4, 8], &[0, 10, 100]),
         false => (&[64, 128, 256, 512, 1024, 2048], &[1, 2, 4, 8, 16, 32], &[0, 1, 10, 100, 1000]),
     };
-    let by_size = |axis, sizes: &[usize], seq: &dyn Fn(usize) -> usize, layers: &dyn Fn(usize) -> usize| {
-        let row = |size: &usize| Ok((*size, by_model(seq(*size), layers(*size), &args.repeat)?));
-        let rows = sizes.iter().map(row).collect::<Result<_, CliError>>()?;
-        Ok::<_, CliError>(Growth { axis, kinds: &["forward", "training", "capture"], rows })
-    };
-    let tokens = by_size("tokens", seqs, &|size| size, &|_| 2)?;
-    let layers = by_size("layers", layers, &|_| 128, &|size| size)?;
-    let row = |count: &usize| Ok((*count, by_hooks(*count, &args.repeat)?));
-    let rows = hooks.iter().map(row).collect::<Result<_, CliError>>()?;
-    let hooks = Growth { axis: "hooks", kinds: &["forward", "training", "capture", "disabled"], rows };
-    let all = [tokens, layers, hooks.beyond_none()];
+    let kinds = &["forward", "training", "capture"];
+    let tokens = Growth::measure("tokens", kinds, seqs, &args.repeat, |seq| by_model(seq, 2))?;
+    let layers = Growth::measure("layers", kinds, layers, &args.repeat, |layers| by_model(128, layers))?;
+    let kinds = &["forward", "training", "capture", SWITCHED_OFF];
+    let hooks = Growth::measure("hooks", kinds, hooks, &args.repeat, by_hooks)?;
+    let all = [tokens, layers, hooks];
     if args.repeat.json {
         let tables = all.iter().map(|growth| (growth.axis.to_string(), growth.to_json()));
         output::json(&Value::Object(tables.collect()))?;
@@ -81,13 +85,41 @@ pub(super) fn run(args: &GrowthArgs) -> Result<Outcome, CliError> {
 }
 
 impl Growth {
+    /// All kinds of work at all sizes, by turns. Where the first size is none at all, it is left out, and the others are what comes on top of it.
+    fn measure(
+        axis: &'static str,
+        kinds: &'static [&'static str],
+        sizes: &[usize],
+        repeat: &RepeatArgs,
+        jobs: impl Fn(usize) -> Result<Vec<Job>, CliError>,
+    ) -> Result<Self, CliError> {
+        let jobs: Vec<Vec<Job>> = sizes.iter().map(|size| jobs(*size)).collect::<Result<_, _>>()?;
+        let (mut works, amounts): (Vec<Work>, Vec<f64>) =
+            jobs.into_iter().flatten().map(|job| (job.work, job.amount)).unzip();
+        let timings = repeat.by_turns(&mut works, AT_LEAST)?;
+        let none = (sizes.first() == Some(&0)).then(|| &timings[..kinds.len()]);
+        let cell = |(i, amount): (usize, &f64)| {
+            let kind = i % kinds.len();
+            let seconds = match none {
+                Some(none) if kinds[kind] != SWITCHED_OFF => timings[i].beyond(&none[kind]),
+                _ => timings[i].median(),
+            };
+            Cell { ms: seconds * 1e3, amount: *amount }
+        };
+        let mut cells = amounts.iter().enumerate().map(cell);
+        let rows = sizes.iter().map(|size| (*size, cells.by_ref().take(kinds.len()).collect()));
+        let rows = rows.skip_while(|(size, _): &(_, Vec<Cell>)| *size == 0).collect();
+        Ok(Self { axis, kinds, rows })
+    }
+
     /// The exponents of time and work between a row and the one before.
     fn exponents(&self, row: usize, kind: usize) -> Option<(f64, f64)> {
         let (before, now) = (self.rows.get(row.checked_sub(1)?)?, &self.rows[row]);
         let size = (now.0 as f64 / before.0 as f64).ln();
         let of = |a: f64, b: f64| (b / a).ln() / size;
         let (a, b) = (&before.1[kind], &now.1[kind]);
-        Some((of(a.ms, b.ms), of(a.work, b.work))).filter(|(time, work)| time.is_finite() && work.is_finite())
+        Some((of(a.ms, b.ms), of(a.amount, b.amount)))
+            .filter(|(time, work)| time.is_finite() && work.is_finite())
     }
 
     fn table(&self) -> String {
@@ -121,112 +153,120 @@ impl Growth {
         };
         (0..self.rows.len()).map(row).collect()
     }
-
-    /// The time beyond that of the first row, which has none of what grows and is left out.
-    fn beyond_none(mut self) -> Self {
-        let none = self.rows.remove(0).1;
-        for (cell, none) in self.rows.iter_mut().flat_map(|(_, cells)| cells.iter_mut().zip(&none)) {
-            cell.ms -= none.ms;
-        }
-        self
-    }
 }
 
-fn model(seq: usize, layers: usize) -> Result<LanguageModel, CliError> {
-    let config = TransformerConfig::gpt2(VOCAB, seq, WIDTH, layers, HEADS);
-    Ok(LanguageModel::new(Transformer::init(config, 42, DType::F32, &Device::Cpu)?)?)
+/// Hooks that are there and do nothing: their number should not matter.
+const SWITCHED_OFF: &str = "switched off";
+
+/// Such as do the arithmetic of a model, or such as hardly do any, so that it does not hide what hooks cost.
+#[derive(Clone, Copy)]
+enum Width {
+    Usual,
+    Narrow,
+}
+
+fn config(width: Width, seq: usize, layers: usize) -> TransformerConfig {
+    let (width, heads) = match width {
+        Width::Usual => (256, 4),
+        Width::Narrow => (8, 1),
+    };
+    TransformerConfig::gpt2(VOCAB, seq, width, layers, heads)
+}
+
+fn model(width: Width, seq: usize, layers: usize) -> Result<LanguageModel, CliError> {
+    let transformer = Transformer::init(config(width, seq, layers), 42, DType::F32, &Device::Cpu)?;
+    Ok(LanguageModel::new(transformer)?)
 }
 
 /// A forward, a training step and a capture of all points.
-fn by_model(seq: usize, layers: usize, repeat: &RepeatArgs) -> Result<Vec<Cell>, CliError> {
-    let lm = model(seq, layers)?;
+fn by_model(seq: usize, layers: usize) -> Result<Vec<Job>, CliError> {
+    let lm = model(Width::Usual, seq, layers)?;
     let ids = lm.batch_of(&tokens::ids(seq, VOCAB))?;
     let flops = Sizes::Transformer(Box::new(lm.model().config().clone())).forward_flops(1, seq);
-    let forward = forward_ms(&lm, &ids, repeat)?;
-    let mut bytes = 0;
-    let capture = repeat.time(|| -> Result<(), CliError> {
-        let (_, cache, _) = lm.run_with_cache(&ids, &CacheOptions::default())?;
-        bytes = cache.iter().map(|(_, tensor)| tensor.elem_count() * 4).sum();
+    let (_, cache, _) = lm.run_with_cache(&ids, &CacheOptions::default())?;
+    let bytes: usize = cache.iter().map(|(_, tensor)| tensor.elem_count() * 4).sum();
+    let forward = forward(model(Width::Usual, seq, layers)?, ids.clone());
+    let training = training_step(Width::Usual, seq, layers, |_| Ok(()))?;
+    let capture = Box::new(move || {
+        lm.run_with_cache(&ids, &CacheOptions::default())?;
         Ok(())
-    })?;
-    let training = training_ms(seq, layers, repeat, |_| Ok(()))?;
+    });
     Ok(vec![
-        Cell { ms: forward, work: flops },
-        Cell { ms: training, work: 3.0 * flops },
-        Cell { ms: capture.median() * 1e3, work: bytes as f64 },
+        Job { work: forward, amount: flops },
+        Job { work: training, amount: 3.0 * flops },
+        Job { work: capture, amount: bytes as f64 },
     ])
 }
 
 /// The same model with so many hooks at one of its points: hooks that look, hooks that capture, hooks that are switched off.
-fn by_hooks(count: usize, repeat: &RepeatArgs) -> Result<Vec<Cell>, CliError> {
+fn by_hooks(count: usize) -> Result<Vec<Job>, CliError> {
     const POINT: &str = "blocks.0.hook_resid_post";
-    let (seq, layers) = (64, 2);
-    let ids = tokens::ids(seq, VOCAB);
-    let watch = |hooks: &HookManager| -> Result<(), CliError> {
-        (0..count).try_for_each(|_| hooks.register(hook_fn::observe(POINT, |_, _, _| Ok(()))).map(drop))?;
-        Ok(())
+    let (seq, layers) = (4, 1);
+    let with_hooks = |attach: &dyn Fn(&HookManager) -> Result<(), CliError>| -> Result<Work, CliError> {
+        let lm = model(Width::Narrow, seq, layers)?;
+        (0..count).try_for_each(|_| attach(lm.hooks()))?;
+        let ids = lm.batch_of(&tokens::ids(seq, VOCAB))?;
+        Ok(forward(lm, ids))
     };
-    let looked_at = model(seq, layers)?;
-    watch(looked_at.hooks())?;
-    let forward = forward_ms(&looked_at, &looked_at.batch_of(&ids)?, repeat)?;
-    let training = training_ms(seq, layers, repeat, watch)?;
-    let captured = model(seq, layers)?;
-    for _ in 0..count {
-        captured.hooks().register(Capture::new(CaptureOptions::new(vec![POINT.to_string()]))?)?;
-    }
-    let capture = forward_ms(&captured, &captured.batch_of(&ids)?, repeat)?;
-    let switched_off = model(seq, layers)?;
-    for _ in 0..count {
+    let look = || hook_fn::observe(POINT, |_, _, _| Ok(()));
+    let forward = with_hooks(&|hooks| Ok(hooks.register(look()).map(drop)?))?;
+    let training = training_step(Width::Narrow, seq, layers, |hooks| {
+        Ok((0..count).try_for_each(|_| hooks.register(look()).map(drop))?)
+    })?;
+    let capture = with_hooks(&|hooks| {
+        Ok(hooks.register(Capture::new(CaptureOptions::new(vec![POINT.to_string()]))?).map(drop)?)
+    })?;
+    let switched_off = with_hooks(&|hooks| {
         let options = HookOptions { enabled: false, ..HookOptions::default() };
-        switched_off.hooks().register_with(hook_fn::observe(POINT, |_, _, _| Ok(())), options)?;
-    }
-    let disabled = forward_ms(&switched_off, &switched_off.batch_of(&ids)?, repeat)?;
-    Ok([forward, training, capture, disabled].map(|ms| Cell { ms, work: count as f64 }).into())
+        Ok(hooks.register_with(look(), options).map(drop)?)
+    })?;
+    let job = |work: Work<'static>| Job { work, amount: count as f64 };
+    Ok(vec![job(forward), job(training), job(capture), Job { work: switched_off, amount: 1.0 }])
 }
 
-fn forward_ms(lm: &LanguageModel, ids: &Tensor, repeat: &RepeatArgs) -> Result<f64, CliError> {
-    let timing = repeat.time(|| -> Result<(), CliError> {
-        lm.forward(ids)?;
+fn forward(lm: LanguageModel, ids: Tensor) -> Work<'static> {
+    Box::new(move || {
+        lm.forward(&ids)?;
         Ok(lm.hooks().clear_captured_states(None)?)
-    })?;
-    Ok(timing.median() * 1e3)
+    })
 }
 
 /// An AdamW step on one sequence, with hooks that are attached first.
-fn training_ms(
+fn training_step(
+    width: Width,
     seq: usize,
     layers: usize,
-    repeat: &RepeatArgs,
     attach: impl FnOnce(&HookManager) -> Result<(), CliError>,
-) -> Result<f64, CliError> {
+) -> Result<Work<'static>, CliError> {
     let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
-    let config = TransformerConfig::gpt2(VOCAB, seq, WIDTH, layers, HEADS);
-    let model = Model::Transformer(Transformer::init(config, 42, DType::F32, &Device::Cpu)?);
+    let model =
+        Model::Transformer(Transformer::init(config(width, seq, layers), 42, DType::F32, &Device::Cpu)?);
     let task = Arc::new(LanguageTask::new(model).map_err(|error| failed(&error))?);
     let ids = Tensor::new(tokens::ids(seq + 1, VOCAB), &Device::Cpu)?.unsqueeze(0)?;
     let (inputs, targets) = (ids.narrow(1, 0, seq)?.contiguous()?, ids.narrow(1, 1, seq)?.contiguous()?);
+    let batch = Batch::tokens(inputs.clone(), targets.clone(), vec![0]);
     let data = InMemory::new(vec![("inputs".to_string(), inputs), ("targets".to_string(), targets)]);
     let loader = Loader::new("tokens", Arc::new(data.map_err(|error| failed(&error))?), 1);
     let data = Mixture::new(vec![loader], Strategy::Sequential, 42).map_err(|error| failed(&error))?;
     let adam = OptimizerConfig::new(Kind::AdamW, 1e-3);
     let optimizers = Optimizer::build(&[adam], task.params(), false).map_err(|error| failed(&error))?;
-    let steps = (repeat.warmup.saturating_add(repeat.repeat) as u64).saturating_add(1);
-    let trainer = Trainer::new(task, data, optimizers, Settings::steps(steps));
+    let trainer = Trainer::new(task, data, optimizers, Settings::steps(u64::MAX));
     let mut trainer = trainer.map_err(|error| failed(&error))?;
+    Laps::check_gradients(&mut trainer)?;
     attach(trainer.hooks())?;
-    Ok(Laps::run(&mut trainer, repeat)?.1.median() * 1e3)
+    Ok(Box::new(move || {
+        let stepped = trainer.training_step(batch.clone());
+        stepped.map(drop).map_err(|error| CliError::failed(error.to_string()))
+    }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn cell(ms: f64, work: f64) -> Cell {
-        Cell { ms, work }
-    }
-
     #[test]
     fn exponents_are_those_between_two_sizes() {
+        let cell = |ms, amount| Cell { ms, amount };
         let rows = vec![(10, vec![cell(1.0, 5.0)]), (20, vec![cell(4.0, 10.0)])];
         let growth = Growth { axis: "tokens", kinds: &["forward"], rows };
         assert_eq!(growth.exponents(0, 0), None);
@@ -235,8 +275,22 @@ mod tests {
 
     #[test]
     fn of_hooks_what_they_add_is_meant() {
-        let rows = vec![(0, vec![cell(3.0, 0.0)]), (1, vec![cell(5.0, 1.0)]), (2, vec![cell(7.0, 2.0)])];
-        let growth = Growth { axis: "hooks", kinds: &["forward"], rows }.beyond_none();
-        assert_eq!(growth.exponents(1, 0), Some((1.0, 1.0)));
+        let jobs = |size: usize| {
+            let sleep = move || {
+                std::thread::sleep(Duration::from_millis(20 + 10 * size as u64));
+                Ok(())
+            };
+            let job = |amount| Job { work: Box::new(sleep), amount };
+            Ok(vec![job(size as f64), job(1.0)])
+        };
+        let repeat = RepeatArgs { repeat: 3, warmup: 1, json: false };
+        let kinds = &["forward", SWITCHED_OFF];
+        let growth = Growth::measure("hooks", kinds, &[0, 1, 2], &repeat, jobs).map(|growth| growth.rows);
+        let rows = growth.unwrap_or_default();
+        assert_eq!(rows.iter().map(|(size, _)| *size).collect::<Vec<_>>(), [1, 2]);
+        // Sleeping never takes less than it should; how much more does not matter here.
+        let (added, whole) = (&rows[0].1[0], &rows[0].1[1]);
+        assert!(added.ms < whole.ms && whole.ms >= 30.0, "{} of {}", added.ms, whole.ms);
+        assert_eq!((rows[1].1[0].amount, rows[1].1[1].amount), (2.0, 1.0));
     }
 }

@@ -30,9 +30,7 @@ impl Laps {
     /// A step is timed from the start of its batch to the start of the next one: data, hooks and logs are in it.
     pub(super) fn run(trainer: &mut Trainer, repeat: &RepeatArgs) -> Result<(Self, Timing), CliError> {
         let wanted = repeat.warmup.saturating_add(repeat.repeat);
-        let options =
-            HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::id(Stopwatch::KIND) };
-        let id = trainer.add_hook_with(Stopwatch::new(wanted), options)?;
+        let id = Self::attach(trainer, wanted)?;
         let ended = trainer.train();
         let watch = trainer.hooks().with_hook(&id, |watch: &mut Stopwatch| std::mem::take(watch))?;
         match (watch.is_done(), ended) {
@@ -55,6 +53,18 @@ impl Laps {
         }
         let timing = Timing(laps.seconds.iter().copied().skip(repeat.warmup).collect());
         Ok((laps, timing))
+    }
+
+    /// Sees to it that every parameter has a gradient in the first step, else that step fails.
+    pub(super) fn check_gradients(trainer: &mut Trainer) -> Result<(), CliError> {
+        Self::attach(trainer, usize::MAX).map(|_| ())
+    }
+
+    /// The stopwatch, which ends the run after so many steps.
+    fn attach(trainer: &mut Trainer, wanted: usize) -> Result<String, CliError> {
+        let options =
+            HookOptions { on_error: OnError::Abort, builtin: true, ..HookOptions::id(Stopwatch::KIND) };
+        Ok(trainer.add_hook_with(Stopwatch::new(wanted), options)?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Times, speeds and memory, and how they are told.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -34,26 +34,35 @@ impl RepeatArgs {
         Ok(Timing((0..self.repeat).map(timed).collect::<Result<_, _>>()?))
     }
 
-    /// The same for two kinds of work by turns, so that whatever else the machine does hits both.
-    pub(super) fn by_turns<E>(
-        &self,
-        mut first: impl FnMut() -> Result<(), E>,
-        mut second: impl FnMut() -> Result<(), E>,
-    ) -> Result<[Timing; 2], E> {
-        let mut times = [Timing(Vec::new()), Timing(Vec::new())];
-        for round in 0..self.warmup + self.repeat {
-            let began = Instant::now();
-            first()?;
-            let between = Instant::now();
-            second()?;
-            if round >= self.warmup {
-                times[0].0.push((between - began).as_secs_f64());
-                times[1].0.push(between.elapsed().as_secs_f64());
+    /// The same for several kinds of work by turns, so that whatever else the machine does hits all of them; every other round goes
+    /// backwards, so that none always comes after the same one. In a round each is done as often as takes about `at_least`.
+    pub(super) fn by_turns(&self, works: &mut [Work], at_least: Duration) -> Result<Vec<Timing>, CliError> {
+        let mut times = vec![1; works.len()];
+        for (work, times) in works.iter_mut().zip(&mut times) {
+            let mut once = Duration::MAX;
+            for _ in 0..self.warmup {
+                let start = Instant::now();
+                work()?;
+                once = once.min(start.elapsed());
             }
+            *times = (at_least.as_secs_f64() / once.as_secs_f64()).ceil().max(1.0) as u32;
         }
-        Ok(times)
+        let mut seconds: Vec<Timing> = works.iter().map(|_| Timing(Vec::new())).collect();
+        let mut order: Vec<usize> = (0..works.len()).collect();
+        for _ in 0..self.repeat {
+            for &i in &order {
+                let start = Instant::now();
+                (0..times[i]).try_for_each(|_| works[i]())?;
+                seconds[i].0.push(start.elapsed().as_secs_f64() / f64::from(times[i]));
+            }
+            order.reverse();
+        }
+        Ok(seconds)
     }
 }
+
+/// Something to be done again and again.
+pub(super) type Work<'a> = Box<dyn FnMut() -> Result<(), CliError> + 'a>;
 
 /// The seconds that each round took.
 pub(super) struct Timing(pub(super) Vec<f64>);
@@ -64,8 +73,13 @@ impl Timing {
     }
 
     /// What share more a round took than the one of `other` beside it.
-    pub(super) fn beyond(&self, other: &Self) -> f64 {
+    pub(super) fn share_beyond(&self, other: &Self) -> f64 {
         median(&self.0.iter().zip(&other.0).map(|(mine, its)| mine / its - 1.0).collect::<Vec<_>>())
+    }
+
+    /// How many seconds more.
+    pub(super) fn beyond(&self, other: &Self) -> f64 {
+        median(&self.0.iter().zip(&other.0).map(|(mine, its)| mine - its).collect::<Vec<_>>())
     }
 
     pub(super) fn min(&self) -> f64 {
@@ -174,15 +188,32 @@ mod tests {
     fn what_goes_by_turns_is_compared_round_by_round() {
         let args = RepeatArgs { repeat: 2, warmup: 1, json: false };
         let order = std::cell::RefCell::new(String::new());
-        let note = |letter: char| {
-            order.borrow_mut().push(letter);
-            Ok::<(), CliError>(())
+        let note = |letter: char| -> Work {
+            let order = &order;
+            Box::new(move || {
+                order.borrow_mut().push(letter);
+                Ok(())
+            })
         };
-        let lengths =
-            args.by_turns(|| note('a'), || note('b')).map(|times| times.map(|timing| timing.0.len()));
-        assert_eq!((lengths.ok(), order.borrow().as_str()), (Some([2, 2]), "ababab"));
+        let lengths = args
+            .by_turns(&mut [note('a'), note('b')], Duration::ZERO)
+            .map(|times| times.iter().map(|timing| timing.0.len()).collect::<Vec<_>>());
+        assert_eq!((lengths.ok(), order.borrow().as_str()), (Some(vec![2, 2]), "ababba"));
         let (slow, quick) = (Timing(vec![3.0, 2.2, 8.0]), Timing(vec![2.0, 2.0, 4.0]));
-        assert!((slow.beyond(&quick) - 0.5).abs() < 1e-12);
+        assert!((slow.share_beyond(&quick) - 0.5).abs() < 1e-12);
+        assert_eq!(slow.beyond(&quick), 1.0);
+    }
+
+    #[test]
+    fn what_is_over_in_no_time_is_done_several_times_in_a_round() {
+        let (args, done) = (RepeatArgs { repeat: 3, warmup: 1, json: false }, std::cell::Cell::new(0));
+        let work: Work = Box::new(|| {
+            done.set(done.get() + 1);
+            Ok(())
+        });
+        let times = args.by_turns(&mut [work], Duration::from_millis(1));
+        assert_eq!(times.map(|times| times[0].0.len()).ok(), Some(3));
+        assert!(done.get() > 1 + 3, "{}", done.get());
     }
 
     #[test]
