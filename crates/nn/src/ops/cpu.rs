@@ -150,9 +150,18 @@ pub fn wide<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Whether `TENTERHOOK_VECTORS` allows vectors of 512 bits: `256` leaves them aside, to measure here what other CPUs do; `512` is as if it were
+/// not set, and so is everything else, but for the error here. The bits of results are the same.
+pub fn vectors_of_512_allowed() -> std::result::Result<bool, String> {
+    match std::env::var_os("TENTERHOOK_VECTORS") {
+        None => Ok(true),
+        Some(bits) if bits == "512" => Ok(true),
+        Some(bits) if bits == "256" => Ok(false),
+        Some(other) => Err(format!("TENTERHOOK_VECTORS is {other:?}; it can be 256 or 512 (bits)")),
+    }
+}
+
 /// Whether to use AVX-512: where the CPU has the parts of it that all servers with it have, and nobody says otherwise.
-///
-/// `TENTERHOOK_VECTORS=256` leaves it aside, to measure here what other CPUs do. The bits are the same.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) fn has_avx512() -> bool {
@@ -161,7 +170,7 @@ pub(crate) fn has_avx512() -> bool {
             && std::arch::is_x86_feature_detected!("avx512bw")
             && std::arch::is_x86_feature_detected!("avx512dq")
             && std::arch::is_x86_feature_detected!("avx512vl")
-            && std::env::var_os("TENTERHOOK_VECTORS").is_none_or(|bits| bits != "256")
+            && vectors_of_512_allowed().unwrap_or(true)
     });
     *HAS
 }

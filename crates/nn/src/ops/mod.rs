@@ -38,7 +38,7 @@ pub use attention::{
     AttentionSpec, attention, attention_apply, attention_of_stack, attention_pattern, attention_scores,
 };
 pub use branch::{BranchMlp, BranchNorm, Projection, attention_branch, mlp_branch};
-pub use cpu::{composed_only, wide};
+pub use cpu::{composed_only, vectors_of_512_allowed, wide};
 pub use cross_entropy::cross_entropy;
 pub use dropout::dropout;
 pub use embedding::embedding;

@@ -40,6 +40,7 @@ use std::sync::OnceLock;
 use clap::{Parser, Subcommand};
 use tenterhook_hooks::HookRegistry;
 use tenterhook_nn::on_deep_stack;
+use tenterhook_nn::ops::vectors_of_512_allowed;
 use tracing_subscriber::EnvFilter;
 
 use error::CliError;
@@ -78,6 +79,33 @@ enum Command {
     Completions(completions::CompletionsArgs),
     #[command(hide = true)]
     Commands(commands::CommandsArgs),
+}
+
+impl Command {
+    fn run(self, registry: &HookRegistry) -> Result<Outcome, CliError> {
+        vectors_of_512_allowed().map_err(CliError::bad_input)?;
+        match self {
+            Self::Demo(args) => demo::run(&args, registry),
+            Self::Train(args) => train::run(&args, registry),
+            Self::Eval(args) => eval::run(&args, registry),
+            Self::Runs(args) => runs::run(&args, registry),
+            Self::Serve(args) => serve::run(&args),
+            Self::Hooks(args) => hooks::run(&args, registry),
+            Self::Config(args) => config::run(&args, registry),
+            Self::Points(args) => points::run(&args),
+            Self::Capture(args) => capture::run(&args, registry),
+            Self::Generate(args) => generate::run(&args, registry),
+            Self::Patch(args) => patch::run(&args, registry),
+            Self::Steer(args) => steer::run(&args, registry),
+            Self::Lens(args) => lens::run(&args, registry),
+            Self::Attribute(args) => attribute::run(&args, registry),
+            Self::Heads(args) => heads::run(&args, registry),
+            Self::Sae(args) => sae::run(&args, registry),
+            Self::Bench(args) => bench::run(&args, registry),
+            Self::Completions(args) => completions::run(&args),
+            Self::Commands(args) => commands::run(&args),
+        }
+    }
 }
 
 /// How a command ended when it did not fail.
@@ -120,27 +148,7 @@ pub fn run_with<S: Into<OsString> + Clone>(
     start_logging();
     signals::survive_file_size_limit();
     let cli = Cli::parse_from(args);
-    let run = move || match cli.command {
-        Command::Demo(args) => demo::run(&args, &registry),
-        Command::Train(args) => train::run(&args, &registry),
-        Command::Eval(args) => eval::run(&args, &registry),
-        Command::Runs(args) => runs::run(&args, &registry),
-        Command::Serve(args) => serve::run(&args),
-        Command::Hooks(args) => hooks::run(&args, &registry),
-        Command::Config(args) => config::run(&args, &registry),
-        Command::Points(args) => points::run(&args),
-        Command::Capture(args) => capture::run(&args, &registry),
-        Command::Generate(args) => generate::run(&args, &registry),
-        Command::Patch(args) => patch::run(&args, &registry),
-        Command::Steer(args) => steer::run(&args, &registry),
-        Command::Lens(args) => lens::run(&args, &registry),
-        Command::Attribute(args) => attribute::run(&args, &registry),
-        Command::Heads(args) => heads::run(&args, &registry),
-        Command::Sae(args) => sae::run(&args, &registry),
-        Command::Bench(args) => bench::run(&args, &registry),
-        Command::Completions(args) => completions::run(&args),
-        Command::Commands(args) => commands::run(&args),
-    };
+    let run = move || cli.command.run(&registry);
     let result = match on_deep_stack(run) {
         Ok(result) => result,
         Err(error) => Err(CliError::failed(format!("no thread to work on: {error}"))),

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::support::*;
 
@@ -259,4 +260,15 @@ fn unusual_files_and_names() {
     let ran = tenterhook(&args(&real));
     check_refused("hostile tokens", &ran, &["ids.json"]);
     assert!(ran.stderr.len() < 5000 && !ran.stderr.contains('\u{1b}'));
+}
+
+#[test]
+fn a_width_of_vectors_that_there_is_not_is_refused() {
+    let with = |bits: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tenterhook"));
+        command.args(["hooks"]).env("TENTERHOOK_VECTORS", bits);
+        Ran::of(command)
+    };
+    check_refused("128", &with("128"), &["TENTERHOOK_VECTORS", "128", "256 or 512"]);
+    assert_eq!((with("256").code, with("512").code), (Some(0), Some(0)));
 }
