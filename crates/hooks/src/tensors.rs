@@ -91,52 +91,7 @@ pub(crate) fn keepable(x: &Tensor, owned: bool) -> Result<Tensor> {
     if owned && x.is_contiguous() && storage_len(&x) == Some(x.elem_count()) {
         return Ok(x);
     }
-    match copied_in_parallel(&x)? {
-        Some(copy) => Ok(copy),
-        None => x.force_contiguous(),
-    }
-}
-
-/// A copy made on all threads, where it is worth it: of a large view whose elements lie in stretches, such as the queries among queries,
-/// keys and values.
-fn copied_in_parallel(x: &Tensor) -> Result<Option<Tensor>> {
-    const SHORTEST: usize = 64;
-    // Less is done before another thread has been woken up.
-    const FEWEST: usize = 1 << 18;
-    if x.dtype() != DType::F32 || x.elem_count() < FEWEST {
-        return Ok(None);
-    }
-    let (storage, layout) = x.storage_and_layout();
-    let Storage::Cpu(CpuStorage::F32(values)) = &*storage else { return Ok(None) };
-    // The last axes that lie in a row.
-    let (mut stretch, mut outer) = (1, layout.dims().len());
-    while outer > 0 && layout.stride()[outer - 1] == stretch {
-        outer -= 1;
-        stretch *= layout.dims()[outer];
-    }
-    if stretch < SHORTEST || outer == 0 {
-        return Ok(None); // all in one is as quick as memory is
-    }
-    let (dims, strides) = (&layout.dims()[..outer], &layout.stride()[..outer]);
-    let start_of = |mut number: usize| {
-        let mut start = layout.start_offset();
-        for (dim, stride) in dims.iter().zip(strides).rev() {
-            start += number % dim * stride;
-            number /= dim;
-        }
-        start
-    };
-    let mut copy: Vec<f32> = Vec::with_capacity(x.elem_count());
-    let room = &mut copy.spare_capacity_mut()[..x.elem_count()];
-    let at_a_time = (CHUNK / stretch).max(1);
-    room.par_chunks_mut(stretch * at_a_time).enumerate().for_each(|(chunk, to)| {
-        for (i, to) in to.chunks_mut(stretch).enumerate() {
-            to.write_copy_of_slice(&values[start_of(chunk * at_a_time + i)..][..to.len()]);
-        }
-    });
-    // SAFETY: every element was written: the chunks are all of the room, and their stretches all of a chunk.
-    unsafe { copy.set_len(x.elem_count()) };
-    Ok(Some(Tensor::from_vec(copy, layout.shape(), x.device())?))
+    x.force_contiguous()
 }
 
 fn storage_len(x: &Tensor) -> Option<usize> {
@@ -167,26 +122,6 @@ mod tests {
         assert_eq!(storage_len(&keepable(&one_position, true)?), Some(4 * 16));
         assert_eq!(storage_len(&keepable(&x.narrow(0, 0, 2)?, true)?), Some(2 * 8 * 16));
         assert_eq!(storage_len(&keepable(&x, true)?), Some(x.elem_count()));
-        Ok(())
-    }
-
-    #[test]
-    fn large_views_are_copied_as_they_are() -> Result<()> {
-        let x = Tensor::arange(0f32, 300_000.0, &Device::Cpu)?.reshape((10, 100, 3, 100))?;
-        let views = [
-            x.clone(),
-            x.narrow(2, 1, 1)?.squeeze(2)?, // stretches of 100
-            x.narrow(1, 7, 80)?,
-            x.transpose(0, 1)?,
-            x.transpose(2, 3)?, // no stretches at all
-            x.narrow(0, 3, 1)?, // too small to be worth it
-        ];
-        for view in views {
-            let (copy, expected) = (keepable(&view, false)?, view.force_contiguous()?);
-            assert_eq!(storage_len(&copy), Some(view.elem_count()));
-            assert_eq!(copy.dims(), view.dims());
-            assert_eq!(copy.flatten_all()?.to_vec1::<f32>()?, expected.flatten_all()?.to_vec1::<f32>()?);
-        }
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tenterhook_train::{Together, World};
+use tenterhook_train::World;
 
 use super::ActivationSource;
 use crate::error::SaeError;
@@ -37,14 +37,13 @@ impl ActivationSource for Shared {
 
     fn load(&self, pieces: &[u64]) -> Result<Vec<Vec<f32>>, SaeError> {
         let own = self.source.load(&pieces[self.world.share().of(pieces.len())]);
-        let own = self.world.all_well("activations", own).map_err(|error| match error {
-            Together::Own(error) => error,
-            Together::Others(error) => SaeError::bad(error.to_string()),
-        })?;
-        let all = |numbers: Vec<f32>| self.world.gather_numbers(&numbers).map(|parts| parts.concat());
-        own.into_iter()
-            .map(|numbers| all(numbers).map_err(|error| SaeError::bad(error.to_string())))
-            .collect()
+        let own =
+            self.world.all_well("activations", own).map_err(|error| SaeError::bad(error.to_string()))?;
+        let all = |numbers: Vec<f32>| match self.world.gather_numbers(&numbers) {
+            Ok(parts) => Ok(parts.concat()),
+            Err(error) => Err(SaeError::bad(error.to_string())),
+        };
+        own.into_iter().map(all).collect()
     }
 
     fn fingerprint(&self) -> Value {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use serde_json::Value;
-use tenterhook_hooks::{BatchInfo, BoxError, Cx, Hook, HookResult, NamedGrads};
+use tenterhook_hooks::{BatchInfo, Cx, Hook, HookResult, NamedGrads};
 use tenterhook_nn::Param;
 use tenterhook_nn::ops::sparse::{Activity, row_norms};
+use tenterhook_train::World;
 use tenterhook_train::optim::{clip_scale, grad_norms};
-use tenterhook_train::{Together, World};
 
 use super::latents::{Numbers, Pending};
 use super::task::{Entry, SaeTask};
@@ -119,10 +119,7 @@ impl Hook for SaeKeeper {
                     true => entry.resample(&dead, &inputs, &squares, random),
                     false => Ok(()),
                 };
-                self.world.all_well("new starts", chosen).map_err(|error| match error {
-                    Together::Own(error) => BoxError::from(error),
-                    Together::Others(error) => error.into(),
-                })?;
+                self.world.all_well("new starts", chosen)?;
                 self.weights_of_first(entry)?;
                 latents
                     .since_fired

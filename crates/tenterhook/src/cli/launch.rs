@@ -106,7 +106,7 @@ impl LaunchArgs {
 
     fn start(&self, words: &[OsString], told: &Path) -> Result<Child, CliError> {
         let failed = |what: &str, error: std::io::Error| {
-            CliError::failed(format!("`{what}` cannot be started: {error}"))
+            CliError::bad_input(format!("`{what}` cannot be started: {error}"))
         };
         let program = std::env::current_exe().map_err(|error| failed("tenterhook", error))?;
         let mut launcher = self.launcher.split_whitespace();

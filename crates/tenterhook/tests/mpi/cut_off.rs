@@ -27,7 +27,7 @@ pub(crate) fn wait_for_rows(job: &Job, started: &Child, rows: usize) {
 fn p26_a_rank_that_is_killed_or_stopped_ends_the_job_and_is_named() {
     let host = tenterhook::record::run::host();
     let cases = [(libc::SIGKILL, 1), (libc::SIGSTOP, 1), (libc::SIGSTOP, 0), (libc::SIGKILL, 0)];
-    let times = if std::env::var_os("TENTERHOOK_CAMPAIGN").is_some() { 25 } else { 1 };
+    let times = if std::env::var_os("TENTERHOOK_CAMPAIGN").is_some() { 50 } else { 1 };
     for (round, (what, rank)) in cases.into_iter().cycle().take(cases.len() * times).enumerate() {
         let job = Job::new(&long());
         let mut command = job.ranks(3, &["train", "run.toml", "-q"]);

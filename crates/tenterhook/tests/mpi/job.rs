@@ -121,6 +121,14 @@ impl Job {
         command
     }
 
+    /// A test of this program as a program of its own, on so many ranks.
+    pub(crate) fn ranks_of_test(&self, ranks: usize, test: &str) -> Command {
+        let mut command = self.launcher();
+        command.args(["-n", &ranks.to_string()]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", test, "--nocapture"]);
+        command
+    }
+
     /// `mpirun`, to which ranks are added.
     pub(crate) fn launcher(&self) -> Command {
         let mut command = Command::new("mpirun");

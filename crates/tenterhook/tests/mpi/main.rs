@@ -9,4 +9,5 @@ mod endings;
 mod job;
 mod like_one;
 mod others;
+mod own_hooks;
 mod resumed;

@@ -6,30 +6,27 @@ use crate::job::{CONFIG, Job, end_within, text};
 
 const SOON: Duration = Duration::from_secs(15);
 
+/// What all say when rank 1 is started with another configuration: `mpirun -n 1 a : -n 1 b`.
+fn refused(job: &Job, other: &str) -> String {
+    let mut command = job.ranks(1, &["train", "run.toml", "-q"]);
+    command.args([":", "-n", "1", env!("CARGO_BIN_EXE_tenterhook"), "train", other, "-q"]);
+    let done = end_within(command.spawn().unwrap(), SOON);
+    assert_eq!(done.status.code(), Some(2), "{}", text(&done));
+    assert!(!job.run_dir().exists(), "nothing is made");
+    text(&done)
+}
+
 #[test]
 fn p26_a_wrong_configuration_on_one_rank_is_refused_by_all() {
     let job = Job::new(CONFIG);
     std::fs::write(job.path().join("other.toml"), CONFIG.replace("lr = 3e-3", "lr = 2e-3")).unwrap();
-    // Two programs in one job: `mpirun -n 1 a : -n 1 b`.
-    let program = env!("CARGO_BIN_EXE_tenterhook");
-    let mut command = job.ranks(1, &["train", "run.toml", "-q"]);
-    command.args([":", "-n", "1", program, "train", "other.toml", "-q"]);
-    let done = end_within(command.spawn().unwrap(), SOON);
-    let said = text(&done);
-    assert_eq!(done.status.code(), Some(2), "{said}");
+    let said = refused(&job, "other.toml");
     assert!(said.contains("rank 1 on") && said.contains("another configuration"), "{said}");
-    assert!(!job.run_dir().exists(), "nothing is made");
 }
 
 #[test]
 fn p26_a_file_that_one_rank_does_not_have_is_named_by_all() {
-    let job = Job::new(CONFIG);
-    let program = env!("CARGO_BIN_EXE_tenterhook");
-    let mut command = job.ranks(1, &["train", "run.toml", "-q"]);
-    command.args([":", "-n", "1", program, "train", "missing.toml", "-q"]);
-    let done = end_within(command.spawn().unwrap(), SOON);
-    let said = text(&done);
-    assert_eq!(done.status.code(), Some(2), "{said}");
+    let said = refused(&Job::new(CONFIG), "missing.toml");
     assert!(said.contains("rank 1 on") && said.contains("missing.toml"), "{said}");
 }
 

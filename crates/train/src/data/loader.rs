@@ -14,7 +14,7 @@ pub(super) struct PartOfBatch {
     pub(super) batch: Batch,
     /// Which example of the whole batch is its first.
     pub(super) first_row: usize,
-    /// Whether its examples are this rank's: with fewer examples than ranks, some compute one that is another's.
+    /// Whether its examples are this rank's: with fewer examples than ranks, some have one that is another's, and do not compute it.
     pub(super) counts: bool,
 }
 
@@ -78,8 +78,8 @@ impl Loader {
         self.dataset.batch(&indices, device)
     }
 
-    /// A rank's part of this batch of this epoch, and where in it the part begins. A rank for which there is no example gets the first one;
-    /// it does not count, see [`PartOfBatch::counts`].
+    /// A rank's part of this batch of this epoch, and where in it the part begins. A rank for which there is no example gets the first one,
+    /// which does not count: hooks are told of a batch all the same.
     pub(super) fn part(
         &self,
         epoch: u64,

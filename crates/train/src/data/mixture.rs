@@ -69,7 +69,7 @@ pub struct Next {
     pub batch: Batch,
     /// Which example of the whole batch is the first of these; 0 but for a rank's part.
     pub first_row: usize,
-    /// Whether these examples count: a rank for which a batch has none gets one that is another's.
+    /// Whether these examples count: a rank for which a batch has none gets one that is another's, and does not compute it.
     pub counts: bool,
 }
 

@@ -29,9 +29,13 @@ impl Trainer {
 
     /// The same with options.
     pub fn add_hook_with(&mut self, hook: impl Hook, options: HookOptions) -> Result<String, AttachError> {
+        self.attach(Box::new(hook), options)
+    }
+
+    fn attach(&mut self, hook: Box<dyn Hook>, options: HookOptions) -> Result<String, AttachError> {
         self.make_way(hook.kind());
         let only_on_first = hook.only_on_first_rank();
-        let id = self.hooks.register_with(hook, options)?;
+        let id = self.hooks.register_boxed(hook, options)?;
         if only_on_first {
             self.note_only_on_first(id.clone());
         }
@@ -41,12 +45,7 @@ impl Trainer {
     /// Attaches a hook by its kind and options, as they stand in a configuration.
     pub fn add_hook_from(&mut self, registry: &HookRegistry, spec: &Value) -> Result<String, AttachError> {
         let (hook, options) = registry.build(spec)?;
-        self.make_way(hook.kind());
-        let only_on_first = hook.only_on_first_rank();
-        let id = self.hooks.register_boxed(hook, options)?;
-        if only_on_first {
-            self.note_only_on_first(id.clone());
-        }
+        let id = self.attach(hook, options)?;
         self.hook_options.insert(id.clone(), redacted(spec.clone()));
         Ok(id)
     }

@@ -200,17 +200,14 @@ impl Trainer {
     /// Whether the run is over, and how. The last epoch is ended in good order, a validation that is due is done, but nobody who
     /// interrupts has to wait for either.
     fn ended(&mut self) -> Result<Option<RunStatus>, TrainError> {
-        let interrupted =
-            if self.world.is_alone() { self.interrupt.is_raised() } else { self.agreed.interrupted };
-        if interrupted {
+        if self.is_interrupted() {
             return Ok(Some(RunStatus::Interrupted));
         }
         let between = matches!(self.progress.stage, Stage::EpochStart | Stage::Step);
         if !between {
             return Ok(None);
         }
-        let stopped = if self.world.is_alone() { self.progress.stop.is_some() } else { self.agreed.stop };
-        if stopped {
+        if self.is_stopped() {
             return Ok(Some(RunStatus::Stopped));
         }
         Ok((self.steps_are_done() && self.progress.stage == Stage::EpochStart)

@@ -49,8 +49,7 @@ impl Trainer {
         if matches!(self.progress.stage, Stage::Validate | Stage::EpochEnd) {
             return Ok(());
         }
-        let asked = if self.world.is_alone() { self.progress.validation_asked } else { self.agreed.validate };
-        if asked && self.validation_is_due(false) {
+        if *self.validation_asked() && self.validation_is_due(false) {
             self.go_to(self.progress.stage, true);
             return Ok(());
         }

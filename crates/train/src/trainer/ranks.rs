@@ -26,11 +26,11 @@ use crate::world::{World, WorldError, sum_all};
 #[derive(Default)]
 pub(super) struct Agreed {
     /// Somebody asked the run to leave.
-    pub(super) interrupted: bool,
+    interrupted: bool,
     /// A hook asked for a validation.
     pub(super) validate: bool,
     /// A hook asked for the end.
-    pub(super) stop: bool,
+    stop: bool,
     /// How often an update hook has failed here, and left the gradients as they were.
     failed_updates: u64,
     /// The step after which weights were last compared.
@@ -198,6 +198,21 @@ impl Trainer {
         }
         self.note_errors_of_others(errors.into_iter().flatten().collect());
         Ok(())
+    }
+
+    /// Whether somebody asked the run to leave; of several ranks, as far as all know of it.
+    pub(super) fn is_interrupted(&self) -> bool {
+        if self.world.is_alone() { self.interrupt.is_raised() } else { self.agreed.interrupted }
+    }
+
+    /// Whether a hook asked for the end, likewise.
+    pub(super) fn is_stopped(&self) -> bool {
+        if self.world.is_alone() { self.progress.stop.is_some() } else { self.agreed.stop }
+    }
+
+    /// Whether a hook asked for a validation, likewise.
+    pub(super) fn validation_asked(&mut self) -> &mut bool {
+        if self.world.is_alone() { &mut self.progress.validation_asked } else { &mut self.agreed.validate }
     }
 
     /// A meeting, with the time that it took.

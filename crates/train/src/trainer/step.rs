@@ -33,7 +33,7 @@ pub(super) struct Loaded {
     pub(super) batch: Batch,
     /// Which example of the whole batch is the first of this rank's.
     pub(super) first_row: usize,
-    /// Whether these examples are this rank's, or another's for want of one.
+    /// Whether these examples are this rank's, or another's for want of one: then they are not computed.
     pub(super) counts: bool,
     pub(super) batch_idx: u64,
     pub(super) loader_idx: usize,

@@ -15,10 +15,7 @@ use tenterhook_record::metrics::Number;
 
 impl Trainer {
     pub(super) fn validation_is_due(&mut self, epoch_over: bool) -> bool {
-        let asked = match self.world.is_alone() {
-            true => std::mem::take(&mut self.progress.validation_asked),
-            false => std::mem::take(&mut self.agreed.validate),
-        };
+        let asked = std::mem::take(self.validation_asked());
         if self.validation.is_empty() {
             return false;
         }

@@ -75,16 +75,10 @@ impl fmt::Debug for World {
     }
 }
 
-impl Default for World {
-    fn default() -> Self {
-        Self::alone()
-    }
-}
-
 impl World {
     /// A world of one.
     pub fn alone() -> Self {
-        Self::new(Box::new(Alone))
+        Self::with(Box::new(Alone), hosts_of(&Alone))
     }
 
     /// The world that this process was started in: that of `mpirun` or `srun` where the program is built with the feature `mpi`, else a
@@ -96,9 +90,11 @@ impl World {
         }
         #[cfg(feature = "mpi")]
         {
-            let world = Self::new(Box::new(mpi::Mpi::start()?));
-            environment::check_size(world.size())?;
-            Ok(world)
+            let mut mpi = mpi::Mpi::start()?;
+            environment::check_size(mpi.size())?;
+            let hosts = hosts_of(&mpi);
+            mpi.watch(hosts.clone())?;
+            Ok(Self::with(Box::new(mpi), hosts))
         }
         #[cfg(not(feature = "mpi"))]
         {
@@ -107,16 +103,7 @@ impl World {
         }
     }
 
-    fn new(transport: Box<dyn Transport>) -> Self {
-        let host = tenterhook_record::run::host();
-        let hosts = match transport.size() {
-            1 => vec![host],
-            _ => transport
-                .gather(host.as_bytes())
-                .iter()
-                .map(|bytes| String::from_utf8_lossy(bytes).into())
-                .collect(),
-        };
+    fn with(transport: Box<dyn Transport>, hosts: Vec<String>) -> Self {
         Self(Arc::new(Shared { transport, hosts, over: false.into() }))
     }
 
@@ -277,12 +264,20 @@ impl World {
     }
 }
 
+/// The machines of all ranks.
+fn hosts_of(transport: &dyn Transport) -> Vec<String> {
+    let hosts = transport.gather(tenterhook_record::run::host().as_bytes());
+    hosts.iter().map(|host| String::from_utf8_lossy(host).into()).collect()
+}
+
 /// What kept all ranks from going on: something of this rank's own, or of another's.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Together<E> {
     /// It was this one.
+    #[error("{0}")]
     Own(E),
     /// It was another one.
+    #[error(transparent)]
     Others(WorldError),
 }
 

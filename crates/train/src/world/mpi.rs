@@ -21,9 +21,8 @@ pub(super) struct Mpi {
 }
 
 impl Mpi {
-    /// Starts MPI, which a process can do once. The heartbeat begins when all ranks are there.
+    /// Starts MPI, which a process can do once.
     pub(super) fn start() -> Result<Self, WorldError> {
-        let failed = |problem: &str| WorldError::Unreachable(format!("MPI does not start: {problem}"));
         // The heartbeat has a thread of its own.
         let (universe, threading) = mpi::initialize_with_threading(Threading::Multiple)
             .ok_or_else(|| failed("it has been started in this process before"))?;
@@ -32,16 +31,21 @@ impl Mpi {
         if size > 1 && threading < Threading::Multiple {
             return Err(failed("this MPI allows calls from one thread only (MPI_THREAD_MULTIPLE is needed)"));
         }
-        let mut mpi = Self { rank, size, heartbeat: None, _universe: universe };
-        if size > 1 {
-            let hosts = mpi.gather(tenterhook_record::run::host().as_bytes());
-            let hosts = hosts.iter().map(|host| String::from_utf8_lossy(host).into_owned()).collect();
-            let started =
-                Heartbeat::start(rank, hosts).map_err(|error| failed(&format!("no thread: {error}")));
-            mpi.heartbeat = Some(started?);
-        }
-        Ok(mpi)
+        Ok(Self { rank, size, heartbeat: None, _universe: universe })
     }
+
+    /// Misses ranks that are gone from now on; they run on these machines.
+    pub(super) fn watch(&mut self, hosts: Vec<String>) -> Result<(), WorldError> {
+        if self.size > 1 {
+            let started = Heartbeat::start(self.rank, hosts);
+            self.heartbeat = Some(started.map_err(|error| failed(&format!("no thread: {error}")))?);
+        }
+        Ok(())
+    }
+}
+
+fn failed(problem: &str) -> WorldError {
+    WorldError::Unreachable(format!("MPI does not start: {problem}"))
 }
 
 /// The handle is made where it is used: it may not be sent to another thread.

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Barrier, Mutex};
 
-use super::World;
 use super::transport::Transport;
+use super::{World, hosts_of};
 
 struct Thread {
     rank: usize,
@@ -56,7 +56,11 @@ pub(crate) fn in_threads<R: Send>(size: usize, work: impl Fn(World) -> R + Sync)
     std::thread::scope(|scope| {
         let rank = |rank| {
             let (table, work) = (table.clone(), &work);
-            scope.spawn(move || work(World::new(Box::new(Thread { rank, table }))))
+            scope.spawn(move || {
+                let thread = Thread { rank, table };
+                let hosts = hosts_of(&thread);
+                work(World::with(Box::new(thread), hosts))
+            })
         };
         let threads: Vec<_> = (0..size).map(rank).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()

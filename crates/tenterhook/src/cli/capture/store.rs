@@ -43,7 +43,6 @@ pub(super) fn run(args: &CaptureArgs, registry: &HookRegistry, world: &World) ->
     let (count, sequences) = (own.len() as u64, sequences.skip(own.start).take(own.len()));
     let captured = capture_part(args, &lm, count, sequences, &run, world.size());
     let (captured, summary, took) = world.all_well("the end", captured).map_err(during_work)?;
-    // Every process has a report; rank 0 tells all of them, in order.
     tell_all(args, world, &captured, &summary, took)?;
     Ok(outcome(&captured.report))
 }
