@@ -16,11 +16,18 @@ DEFAULT = "default"
 PACKAGES = ("torch", "transformers", "transformer-lens", "nnsight", "lightning")
 
 
+# What tables cannot say, written by hand: it stands behind them.
+NOTES = Path(__file__).with_name("notes.md")
+
+
 def cpu() -> str:
-    for text in Path("/proc/cpuinfo").read_text().splitlines():
-        if text.startswith("model name"):
-            return text.split(":", 1)[1].strip()
-    return platform.processor() or "unknown"
+    """The first processor. Names alone do not tell generations apart."""
+    first = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first)}
+    name = told.get("model name") or platform.processor() or "unknown"
+    generation = [f"{key.removeprefix('cpu ')} {told[key]}" for key in ("cpu family", "model") if key in told]
+    vectors = "AVX-512" if "avx512f" in told.get("flags", "") else "AVX2" if "avx2" in told.get("flags", "") else "no AVX2"
+    return f"{name} ({', '.join([*generation, vectors])})"
 
 
 def about(args, rounds: int, threads: int) -> dict:
@@ -161,12 +168,14 @@ products" all of them one after the other; both by `tenterhook bench matmul`, in
 Forwards with and without it by turns in one process (`tenterhook bench forward --overhead`): the median of the differences.
 
 {overheads}
-"""
+
+{notes}"""
 
 
 def page(about: dict, results: list[dict]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in about["versions"].items())
-    return PAGE.format(**(about | {"versions": versions}), table=table(results), limits=limits(results), overheads=overheads(results))
+    tables = {"table": table(results), "limits": limits(results), "overheads": overheads(results)}
+    return PAGE.format(**(about | {"versions": versions}), **tables, notes=NOTES.read_text())
 
 
 def main() -> None:

@@ -130,7 +130,7 @@ impl Growth {
             let (size, cells) = &self.rows[row];
             let cells = cells.iter().enumerate().flat_map(|(kind, cell)| {
                 let exponents = self.exponents(row, kind);
-                [format!("{:.3} ms", cell.ms), number(exponents.map(|e| e.0)), number(exponents.map(|e| e.1))]
+                [time(cell.ms), number(exponents.map(|e| e.0)), number(exponents.map(|e| e.1))]
             });
             std::iter::once(size.to_string()).chain(cells).collect()
         };
@@ -153,6 +153,11 @@ impl Growth {
         };
         (0..self.rows.len()).map(row).collect()
     }
+}
+
+/// A time with three digits that say something, or more.
+fn time(ms: f64) -> String {
+    if ms.abs() < 0.1 { format!("{:.2} us", ms * 1e3) } else { format!("{ms:.3} ms") }
 }
 
 /// Hooks that are there and do nothing: their number should not matter.

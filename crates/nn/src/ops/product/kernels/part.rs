@@ -121,12 +121,12 @@ impl<'a, V: Kernels> Part<'a, V> {
                         None => Lines::none(),
                         Some((d, r)) => self.job.a.lines(&self.block(r), &self.depth(d)),
                     };
-                    let later = block(i + 1).map(|(d, r)| (d, r, self.copies(room(i + 1), d, r)));
+                    let next = block(i + 1);
+                    let copies = next.and_then(|(d, r)| self.copies(room(i + 1), d, r));
                     // `a` is needed sooner: the first tiles ask for it, the others for `b`.
                     let for_b = panels.saturating_sub(a_next.left().div_ceil(REQUESTS)) * blocks;
                     let b_share = b_lines.div_ceil(for_b.max(1));
-                    let mut tile = self.tile(d, room(i));
-                    tile.copies = later.and_then(|(_, _, copies)| copies).unwrap_or(Copies::none());
+                    let mut tile = Tile { copies: copies.unwrap_or(Copies::none()), ..self.tile(d, room(i)) };
                     for p in 0..panels {
                         tile.ahead = match a_next.left() {
                             0 => b_next.take(b_share),
@@ -135,8 +135,8 @@ impl<'a, V: Kernels> Part<'a, V> {
                         let b = self.scratch.b.add(p * V::COLS * tile.depth);
                         self.run(&mut tile, d, &rows, p, b);
                     }
-                    match later {
-                        Some((d, r, None)) => self.pack_a(room(i + 1), d, r),
+                    match next {
+                        Some((d, r)) if copies.is_none() => self.pack_a(room(i + 1), d, r),
                         _ => tile.copies.rest::<V>(),
                     }
                     self.finish(d, r);
