@@ -3,7 +3,7 @@
 use super::*;
 use tenterhook_hooks::random::Stream;
 
-const SHAPES: [[usize; 3]; 14] = [
+const SHAPES: [[usize; 3]; 15] = [
     [1, 1, 1],
     [1, 40, 70],
     [2, 800, 33],
@@ -18,6 +18,7 @@ const SHAPES: [[usize; 3]; 14] = [
     [600, 30, 257],
     [26, 400, 8195],
     [295, 800, 200],
+    [600, 1, 257],
 ];
 
 fn numbers(seed: u64, len: usize) -> Vec<f32> {
@@ -117,22 +118,37 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|value| value.to_bits()).collect()
 }
 
+/// All kernels are right at this size, however the operands lie.
+fn check_right(size: [usize; 3]) {
+    let case = Case::new(size);
+    let exact = case.exact();
+    for kernel in all() {
+        for a in WAYS {
+            for b in WAYS {
+                let y = case.compute([a, b], |product| product, kernel, f32::NAN);
+                for (y, (exact, size_of_terms)) in y.iter().zip(&exact) {
+                    assert!(
+                        (f64::from(*y) - exact).abs() <= 2e-6 * size_of_terms,
+                        "{size:?} {a:?} {b:?}: {y} for {exact}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn all_kernels_are_right_in_all_layouts() {
-    for size in SHAPES {
-        let case = Case::new(size);
-        let exact = case.exact();
-        for kernel in all() {
-            for a in WAYS {
-                for b in WAYS {
-                    let y = case.compute([a, b], |product| product, kernel, f32::NAN);
-                    for (y, (exact, size_of_terms)) in y.iter().zip(&exact) {
-                        assert!(
-                            (f64::from(*y) - exact).abs() <= 2e-6 * size_of_terms,
-                            "{size:?} {a:?} {b:?}: {y} for {exact}"
-                        );
-                    }
-                }
+    SHAPES.into_iter().for_each(check_right);
+}
+
+/// Blocks of rows are packed while others are used: whole and partial vectors, blocks and panels, in all combinations.
+#[test]
+fn what_is_left_over_is_right_too() {
+    for rows in [281, 294, 295, 308] {
+        for depth in [1, 2, 15, 16, 17, 40, 384, 385, 400] {
+            for cols in [1, 31, 64, 161] {
+                check_right([rows, depth, cols]);
             }
         }
     }

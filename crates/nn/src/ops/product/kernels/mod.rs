@@ -5,9 +5,10 @@
 //! Nothing else decides: not the number of rows and columns, not strides, not threads, not the CPU. So a token has the same bits alone
 //! and in a batch, and zeros at the end of a sum change nothing.
 //!
-//! **The way through memory.** The result is cut into [tasks](tasks) of some rows and some columns. A [task](part) packs a block of `b` that stays in the
-//! second-level cache, then takes `a` in blocks of a few rows that stay in the first-level cache, and lets the [kernel](tile) run over all panels of
-//! two vectors. What comes next is [asked for](ahead) meanwhile. Where `b` lies by columns and `a` has few rows, the [turned](Job::turned) product is
+//! **The way through memory.** The result is cut into [tasks](tasks) of some rows and some columns. A [task](part) has a block of `b` that stays in the
+//! second-level cache, takes `a` in blocks of a few rows that stay in the first-level cache, and lets the [kernel](tile) run over all panels of
+//! two vectors. The kernel [packs](pack) on the way, wherever that is copying: `b` with the first block of rows, and the next block of rows. What comes after that is
+//! [asked for](ahead) meanwhile. Where `b` lies by columns and `a` has few rows, the [turned](Job::turned) product is
 //! computed, so that the large operand is read as it lies. With very few rows nothing is packed ([thin]).
 
 mod ahead;

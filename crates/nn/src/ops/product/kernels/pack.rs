@@ -4,7 +4,8 @@ use super::Operand;
 use super::tile::{A_STRIDE, DEPTH};
 use super::vector::Vector;
 
-/// How a packed block of rows of `a` lies: as it did before where it can, so that packing is copying.
+/// How a packed block of rows of `a` lies: as it did before where it can, so that packing is copying. With one step of depth both ways can be the
+/// same before, and are not in a block: everybody asks [`packed_from`](Self::packed_from).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lies {
     /// Element `(r, p)` at `r * A_STRIDE + p`.
@@ -26,11 +27,7 @@ pub(super) const fn a_block<V: Vector>() -> usize {
 
 impl Lies {
     pub(super) fn packed_from(a: Operand) -> Self {
-        match a {
-            Operand { col_stride: 1, .. } => Self::ByRows,
-            Operand { row_stride: 1, .. } => Self::ByDepth,
-            _ => Self::ByRows,
-        }
+        if a.row_stride == 1 && a.col_stride != 1 { Self::ByDepth } else { Self::ByRows }
     }
 }
 
@@ -41,16 +38,16 @@ impl Lies {
 pub(super) unsafe fn pack_a<V: Vector>(to: *mut f32, a: Operand, rows: usize, depth: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        match a {
-            Operand { col_stride: 1, .. } => V::run(
-                #[inline(always)]
-                || copy_rows::<V>((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
-            ),
-            Operand { row_stride: 1, .. } => V::run(
+        match Lies::packed_from(a) {
+            Lies::ByDepth => V::run(
                 #[inline(always)]
                 || copy_rows::<V>((to, depth_stride::<V>()), (a.data, a.col_stride), depth, rows),
             ),
-            _ => copy_elements((to, A_STRIDE), a, rows, depth),
+            Lies::ByRows if a.col_stride == 1 => V::run(
+                #[inline(always)]
+                || copy_rows::<V>((to, A_STRIDE), (a.data, a.row_stride), rows, depth),
+            ),
+            Lies::ByRows => copy_elements((to, A_STRIDE), a, rows, depth),
         }
     }
 }
@@ -81,8 +78,8 @@ impl Copies {
         below: usize,
         depth: usize,
     ) -> Option<Self> {
-        match a {
-            Operand { col_stride: 1, .. } if depth.is_multiple_of(V::LANES) => Some(Self {
+        match Lies::packed_from(a) {
+            Lies::ByRows if a.col_stride == 1 && depth.is_multiple_of(V::LANES) => Some(Self {
                 from: a.data,
                 from_stride: a.row_stride,
                 to,
@@ -92,7 +89,7 @@ impl Copies {
                 left: rows * (depth / V::LANES),
             }),
             // Some of the rows below are copied as well.
-            Operand { row_stride: 1, .. } if rows + below >= depth_stride::<V>() => Some(Self {
+            Lies::ByDepth if rows + below >= depth_stride::<V>() => Some(Self {
                 from: a.data,
                 from_stride: a.col_stride,
                 to,

@@ -22,11 +22,6 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn new<V: Vector>(job: &Job, threads: usize) -> Self {
-        /// From this many rows for each thread on, all threads may pack the same columns of `b`,
-        const ROWS_PER_THREAD: usize = 640;
-        /// and from fewer on where there would be fewer columns for each thread than this: packed rows are not used often enough then.
-        const FEWER_ROWS: usize = 64;
-        const FEW_COLS: usize = 512;
         let panels = job.cols.div_ceil(V::COLS);
         let widest = match few_rows(job.rows) {
             true => job.cols.div_ceil(2 * threads).max(128),
@@ -35,14 +30,7 @@ impl Tasks {
         let row_parts = match job.turned {
             // All columns are packed for every part, and they are few.
             true => (job.rows / 112).clamp(1, 4 * threads),
-            false if job.rows / threads >= ROWS_PER_THREAD => threads,
-            false
-                if !few_rows(job.rows)
-                    && job.rows / threads >= FEWER_ROWS
-                    && job.cols / threads < FEW_COLS =>
-            {
-                threads
-            }
+            false if has_rows_for(job, threads) => threads,
             false => 1,
         };
         let mut col_parts = panels.div_ceil((widest / V::COLS).max(1));
@@ -76,6 +64,17 @@ impl Tasks {
         let panels = part(self.panels, self.col_parts, task % self.col_parts);
         panels.start * self.panel..(panels.end * self.panel).min(self.cols)
     }
+}
+
+/// Whether threads share out rows, and all of them pack the same columns of `b`.
+fn has_rows_for(job: &Job, threads: usize) -> bool {
+    /// Rows for each thread that make up for it,
+    const MANY_ROWS: usize = 640;
+    /// and those that do where there are fewer columns for each than this: rows that are packed would not be used often enough otherwise.
+    const ENOUGH_ROWS: usize = 64;
+    const FEW_COLS: usize = 512;
+    let (rows, cols) = (job.rows / threads, job.cols / threads);
+    rows >= MANY_ROWS || !few_rows(job.rows) && rows >= ENOUGH_ROWS && cols < FEW_COLS
 }
 
 /// Part `i` when `len` things are shared out evenly.

@@ -113,11 +113,8 @@ unsafe fn kernel<V: Vector, const R: usize, const BY_DEPTH: bool, const PACKS: b
                     right.store(packed.add(V::LANES));
                 }
                 for r in 0..R {
-                    let a = V::splat(*t.a.add(if BY_DEPTH {
-                        p * depth_stride::<V>() + r
-                    } else {
-                        r * A_STRIDE + p
-                    }));
+                    let at = if BY_DEPTH { p * depth_stride::<V>() + r } else { r * A_STRIDE + p };
+                    let a = V::splat(*t.a.add(at));
                     sums[r][0] = a.mul_add(left, sums[r][0]);
                     sums[r][1] = a.mul_add(right, sums[r][1]);
                 }
