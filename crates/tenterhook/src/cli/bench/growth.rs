@@ -15,7 +15,7 @@ use tenterhook_train::optim::{Kind, Optimizer, OptimizerConfig};
 use tenterhook_train::{Settings, TrainModel, Trainer};
 
 use super::laps::Laps;
-use super::measure::{RepeatArgs, Work};
+use super::measure::{RepeatArgs, Timing, Work};
 use super::sizes::Sizes;
 use super::tokens;
 use crate::cli::error::CliError;
@@ -27,7 +27,7 @@ use crate::training::LanguageTask;
 /// Small random models are run at growing sizes, all sizes by turns; what is over in no time is done several times in a round. Between two sizes stands
 /// the exponent p of the growth, time ~ size^p, and behind it the exponent that the work has: FLOPs for forwards and steps, bytes for captures.
 /// It is 1 for layers and for hooks, and between 1 and 2 for tokens, the more attention counts. Where it is lower than the work's,
-/// something fixed is still in the way. Of hooks, what they add to a model without any is meant; of hooks that are switched off, the whole forward.
+/// something fixed is still in the way. Of hooks, what they add to a model without any is meant; of disabled hooks, the whole forward.
 #[derive(Args)]
 #[command(after_help = "Example: tenterhook bench growth --quick")]
 pub(super) struct GrowthArgs {
@@ -71,7 +71,7 @@ pub(super) fn run(args: &GrowthArgs) -> Result<Outcome, CliError> {
     let kinds = &["forward", "training", "capture"];
     let tokens = Growth::measure("tokens", kinds, seqs, &args.repeat, |seq| by_model(seq, 2))?;
     let layers = Growth::measure("layers", kinds, layers, &args.repeat, |layers| by_model(128, layers))?;
-    let kinds = &["forward", "training", "capture", SWITCHED_OFF];
+    let kinds = &["forward", "training", "capture", DISABLED];
     let hooks = Growth::measure("hooks", kinds, hooks, &args.repeat, by_hooks)?;
     let all = [tokens, layers, hooks];
     if args.repeat.json {
@@ -97,11 +97,22 @@ impl Growth {
         let (mut works, amounts): (Vec<Work>, Vec<f64>) =
             jobs.into_iter().flatten().map(|job| (job.work, job.amount)).unzip();
         let timings = repeat.by_turns(&mut works, AT_LEAST)?;
+        Ok(Self::of(axis, kinds, sizes, &timings, &amounts))
+    }
+
+    /// From the times and amounts of all kinds at the first size, then at the next.
+    fn of(
+        axis: &'static str,
+        kinds: &'static [&'static str],
+        sizes: &[usize],
+        timings: &[Timing],
+        amounts: &[f64],
+    ) -> Self {
         let none = (sizes.first() == Some(&0)).then(|| &timings[..kinds.len()]);
         let cell = |(i, amount): (usize, &f64)| {
             let kind = i % kinds.len();
             let seconds = match none {
-                Some(none) if kinds[kind] != SWITCHED_OFF => timings[i].beyond(&none[kind]),
+                Some(none) if kinds[kind] != DISABLED => timings[i].beyond(&none[kind]),
                 _ => timings[i].median(),
             };
             Cell { ms: seconds * 1e3, amount: *amount }
@@ -109,7 +120,7 @@ impl Growth {
         let mut cells = amounts.iter().enumerate().map(cell);
         let rows = sizes.iter().map(|size| (*size, cells.by_ref().take(kinds.len()).collect()));
         let rows = rows.skip_while(|(size, _): &(_, Vec<Cell>)| *size == 0).collect();
-        Ok(Self { axis, kinds, rows })
+        Self { axis, kinds, rows }
     }
 
     /// The exponents of time and work between a row and the one before.
@@ -155,15 +166,15 @@ impl Growth {
     }
 }
 
-/// A time with three digits that say something, or more.
+/// In microseconds, where hardly anything would be left of milliseconds.
 fn time(ms: f64) -> String {
     if ms.abs() < 0.1 { format!("{:.2} us", ms * 1e3) } else { format!("{ms:.3} ms") }
 }
 
 /// Hooks that are there and do nothing: their number should not matter.
-const SWITCHED_OFF: &str = "switched off";
+const DISABLED: &str = "disabled";
 
-/// Such as do the arithmetic of a model, or such as hardly do any, so that it does not hide what hooks cost.
+/// How much arithmetic a model does: as much as models do, or hardly any, so that it does not hide what hooks cost.
 #[derive(Clone, Copy)]
 enum Width {
     Usual,
@@ -221,12 +232,12 @@ fn by_hooks(count: usize) -> Result<Vec<Job>, CliError> {
     let capture = with_hooks(&|hooks| {
         Ok(hooks.register(Capture::new(CaptureOptions::new(vec![POINT.to_string()]))?).map(drop)?)
     })?;
-    let switched_off = with_hooks(&|hooks| {
+    let disabled = with_hooks(&|hooks| {
         let options = HookOptions { enabled: false, ..HookOptions::default() };
         Ok(hooks.register_with(look(), options).map(drop)?)
     })?;
     let job = |work: Work<'static>| Job { work, amount: count as f64 };
-    Ok(vec![job(forward), job(training), job(capture), Job { work: switched_off, amount: 1.0 }])
+    Ok(vec![job(forward), job(training), job(capture), Job { work: disabled, amount: 1.0 }])
 }
 
 fn forward(lm: LanguageModel, ids: Tensor) -> Work<'static> {
@@ -279,23 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn of_hooks_what_they_add_is_meant() {
-        let jobs = |size: usize| {
-            let sleep = move || {
-                std::thread::sleep(Duration::from_millis(20 + 10 * size as u64));
-                Ok(())
-            };
-            let job = |amount| Job { work: Box::new(sleep), amount };
-            Ok(vec![job(size as f64), job(1.0)])
-        };
-        let repeat = RepeatArgs { repeat: 3, warmup: 1, json: false };
-        let kinds = &["forward", SWITCHED_OFF];
-        let growth = Growth::measure("hooks", kinds, &[0, 1, 2], &repeat, jobs).map(|growth| growth.rows);
-        let rows = growth.unwrap_or_default();
-        assert_eq!(rows.iter().map(|(size, _)| *size).collect::<Vec<_>>(), [1, 2]);
-        // Sleeping never takes less than it should; how much more does not matter here.
-        let (added, whole) = (&rows[0].1[0], &rows[0].1[1]);
-        assert!(added.ms < whole.ms && whole.ms >= 30.0, "{} of {}", added.ms, whole.ms);
-        assert_eq!((rows[1].1[0].amount, rows[1].1[1].amount), (2.0, 1.0));
+    fn of_hooks_what_they_add_is_meant_but_of_disabled_ones_everything() {
+        let timings = [[3.0, 4.0], [3.0, 3.0], [5.0, 6.0], [3.0, 3.0], [7.0, 8.0], [3.0, 5.0]]
+            .map(|t| Timing(t.into()));
+        let amounts = [0.0, 1.0, 1.0, 1.0, 2.0, 1.0];
+        let growth = Growth::of("hooks", &["forward", DISABLED], &[0, 1, 2], &timings, &amounts);
+        let ms = |row: usize| growth.rows[row].1.iter().map(|cell| cell.ms).collect::<Vec<_>>();
+        assert_eq!(growth.rows.iter().map(|(size, _)| *size).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!((ms(0), ms(1)), (vec![2e3, 3e3], vec![4e3, 4e3]));
+        assert_eq!(growth.exponents(1, 0), Some((1.0, 1.0)));
     }
 }
